@@ -1,0 +1,1 @@
+"""Adversaries, one file each."""

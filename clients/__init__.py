@@ -1,0 +1,1 @@
+"""Client methods, one file each, as local programs."""

@@ -1,0 +1,1 @@
+"""Models, one file each: a table of hyperparameters that builds a module."""

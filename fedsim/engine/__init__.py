@@ -1,0 +1,1 @@
+"""Workers that outlive the round: in this process, spawned, or Ray's."""

@@ -1,0 +1,1 @@
+"""Runs local programs on one client's data."""
