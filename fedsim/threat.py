@@ -1,12 +1,14 @@
 """What an adversary may know, and the view cut down to it."""
 
-from dataclasses import dataclass, fields
+from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor
 
-from fedsim.contracts import Rule
+from fedsim.contracts import Batch, ClientData, LocalProgram, Matrix, Rule, Tensors
 from fedsim.errors import RoundError
 
 
@@ -47,6 +49,12 @@ class View:
         "rule": Knowledge.EVERYTHING,
     }
 
+    def __post_init__(self) -> None:
+        """Drop what is not granted, so that no detour reaches it."""
+        for name, needed in View._needs.items():
+            if self.knows < needed:
+                object.__setattr__(self, name, None)
+
     def __getattribute__(self, name: str) -> Any:
         """Refuse what the granted level does not cover."""
         needed = View._needs.get(name, Knowledge.OWN_DATA)
@@ -59,4 +67,23 @@ class View:
         return object.__getattribute__(self, name)
 
 
-VIEW_FIELDS = tuple(field.name for field in fields(View))
+class Passive:
+    """The hooks of an attack that does nothing; an attack overrides those it needs."""
+
+    def init(self, members: Sequence[int], rng: torch.Generator) -> Tensors:
+        """No state."""
+        return {}
+
+    def corrupt(
+        self, state: Tensors, member: int, program: LocalProgram, data: ClientData
+    ) -> tuple[LocalProgram, ClientData]:
+        """Train honestly."""
+        return program, data
+
+    def craft(self, state: Tensors, view: View, rng: torch.Generator) -> Matrix:
+        """Send the honest updates, [m, d]."""
+        return view.own
+
+    def poison(self, state: Tensors, batch: Batch) -> Batch:
+        """Leave the batch as it is."""
+        return batch
