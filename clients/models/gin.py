@@ -1,0 +1,87 @@
+"""Graph isomorphism network.
+
+Xu et al., "How Powerful are Graph Neural Networks?", ICLR 2019: equation 4.1 for a layer, equation 4.2
+for the readout, which joins the states of all layers, the inputs among them. No BatchNorm between the
+layers, unlike the paper's experiments: its statistics would differ from client to client.
+"""
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+from torch_geometric.nn import GINConv
+
+from clients.models.checks import at_least, is_rate, require_task
+from clients.models.dropout import draw_masks, drop
+from clients.models.readout import Readout, read_out
+from fedsim.contracts import Batch, DataSpec, Tensors
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gin:
+    """Sum aggregation, each layer a perceptron with one hidden layer; a linear head on all layers.
+
+    Attributes:
+        hidden: units of every hidden state, and inside every perceptron.
+        layers: convolutions.
+        dropout: share of each layer's output units dropped in training.
+        learn_eps: train the weight 1 + eps of a node's own state (GIN-eps); else eps = 0 (GIN-0).
+        readout: how a graph's node states become one; of no effect on nodes.
+    """
+
+    hidden: int = 64
+    layers: int = 3
+    dropout: float = 0.0
+    learn_eps: bool = False
+    readout: Readout = "sum"
+
+    def __post_init__(self) -> None:
+        at_least("hidden", self.hidden, 1)
+        at_least("layers", self.layers, 1)
+        is_rate("dropout", self.dropout)
+
+    def build(self, spec: DataSpec) -> nn.Module:
+        """The module for nodes or graphs.
+
+        Raises:
+            ConfigError: the data are rows.
+        """
+        require_task("gin", spec, "nodes", "graphs")
+        return GinModel(self, spec)
+
+
+def perceptron(features: int, hidden: int) -> nn.Module:
+    """[v, features] -> [v, hidden], one hidden layer."""
+    return nn.Sequential(nn.Linear(features, hidden), nn.ReLU(), nn.Linear(hidden, hidden))
+
+
+class GinModel(nn.Module):
+    """[v, f] -> [v, classes] on nodes, [g, classes] on graphs."""
+
+    def __init__(self, table: Gin, spec: DataSpec) -> None:
+        super().__init__()
+        widths = (*spec.shape, *[table.hidden] * table.layers)
+        self.convolutions = nn.ModuleList(
+            GINConv(perceptron(a, b), train_eps=table.learn_eps) for a, b in pairwise(widths)
+        )
+        self.head = nn.Linear(sum(widths), spec.classes)
+        self.on_graphs = spec.task == "graphs"
+        self.readout: Readout = table.readout
+        self.dropout = table.dropout
+        self.masks = {f"dropout.{index}": table.hidden for index in range(table.layers)}
+
+    def forward(self, batch: Batch, noise: Tensors | None = None) -> Tensor:
+        """Logits, with the masks of `noise` after each convolution."""
+        states = [batch.x]
+        for convolution, name in zip(self.convolutions, self.masks, strict=True):
+            states.append(drop(convolution(states[-1], batch.edge_index).relu(), noise, name))
+        joined = torch.cat(states, dim=1)
+        if self.on_graphs:
+            joined = read_out(joined, batch, self.readout)
+        logits: Tensor = self.head(joined)
+        return logits
+
+    def draw(self, batch: Batch, rng: torch.Generator) -> dict[str, Tensor]:
+        """One mask [v, hidden] per convolution."""
+        return draw_masks(self.masks, self.dropout, batch.x, rng)
