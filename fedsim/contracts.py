@@ -135,7 +135,10 @@ class ModelBuilder(Protocol):
 class Optimizer(Protocol):
     """A frozen description of an optimiser; elementwise, so it runs on [d] and on stacked [c, d]."""
 
-    learning_rate: float
+    @property
+    def learning_rate(self) -> float:
+        """Above 0; a schedule changes it with `dataclasses.replace`."""
+        ...
 
     def init(self, parameters: Vector) -> dict[str, Tensor]:
         """Fresh state: tensors shaped like `parameters`, or scalars of shape []."""
