@@ -11,7 +11,7 @@ def at_least(key: str, value: int, minimum: int) -> None:
         ConfigError: it is smaller.
     """
     if value < minimum:
-        raise ConfigError(f"{key} must be at least {minimum}, found {value}")
+        raise ConfigError(f"{key} must be at least {minimum}, found {value}.")
 
 
 def is_rate(key: str, value: float) -> None:
@@ -21,7 +21,7 @@ def is_rate(key: str, value: float) -> None:
         ConfigError: it is negative, 1 or more, or not a number.
     """
     if not 0 <= value < 1:
-        raise ConfigError(f"{key} must be at least 0 and below 1, found {value}")
+        raise ConfigError(f"{key} must be at least 0 and below 1, found {value}.")
 
 
 def require_task(kind: str, spec: DataSpec, *tasks: Task) -> None:
@@ -38,29 +38,7 @@ def require_task(kind: str, spec: DataSpec, *tasks: Task) -> None:
     if spec.task not in tasks:
         raise ConfigError(
             f'model.kind = "{kind}" serves {" and ".join(tasks)}, but the data are {spec.task} '
-            f"of shape {spec.shape}: choose another model.kind or another data set"
+            f"of shape {spec.shape}: choose another model.kind or another data set."
         )
     if spec.classes < 2:
         raise ConfigError(f'model.kind = "{kind}" needs at least 2 classes, the data have {spec.classes}')
-
-
-def image_shape(kind: str, spec: DataSpec, smallest: int) -> tuple[int, int, int]:
-    """(channels, height, width) of the data.
-
-    Args:
-        kind: the model's name in the experiment file.
-        spec: the data at hand.
-        smallest: pixels that the height and the width must have at least.
-
-    Raises:
-        ConfigError: the data are not images, or smaller.
-    """
-    require_task(kind, spec, "rows")
-    if len(spec.shape) != 3 or min(spec.shape[1:]) < smallest:
-        raise ConfigError(
-            f'model.kind = "{kind}" needs rows of shape (channels, height, width) with at least '
-            f"{smallest} x {smallest} pixels, but the data are rows of shape {spec.shape}: "
-            "choose another model.kind or another data set"
-        )
-    channels, height, width = spec.shape
-    return channels, height, width

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from clients.models.checks import at_least, image_shape, is_rate
+from clients.models.checks import at_least, is_rate
 from clients.models.dropout import draw_masks, drop
+from clients.models.images import channels_last, image_shape
 from fedsim.contracts import Batch, DataSpec, Tensors
 from fedsim.errors import ConfigError
 
@@ -40,7 +41,7 @@ class Cnn:
             at_least("channels", width, 1)
         at_least("kernel", self.kernel, 1)
         if self.kernel % 2 == 0:
-            raise ConfigError(f"kernel must be odd, found {self.kernel}")
+            raise ConfigError(f"kernel must be odd, found {self.kernel}.")
         at_least("hidden", self.hidden, 1)
         is_rate("dropout", self.dropout)
 
@@ -69,8 +70,8 @@ class CnnModel(nn.Module):
 
     def forward(self, batch: Batch, noise: Tensors | None = None) -> Tensor:
         """Logits, with the mask of `noise` after the dense layer."""
-        maps = functional.max_pool2d(self.conv1(batch.x).relu(), 2)
-        maps = functional.max_pool2d(self.conv2(maps).relu(), 2)
+        maps = functional.max_pool2d(self.conv1(channels_last(batch.x)), 2).relu()
+        maps = functional.max_pool2d(self.conv2(maps), 2).relu()
         hidden = drop(self.dense(maps.flatten(1)).relu(), noise, "dropout")
         logits: Tensor = self.head(hidden)
         return logits

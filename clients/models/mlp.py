@@ -26,7 +26,7 @@ class Mlp:
 
     def __post_init__(self) -> None:
         if not self.widths:
-            raise ConfigError("hidden must name at least one layer, found []")
+            raise ConfigError("hidden must name at least one layer, found [].")
         for width in self.widths:
             at_least("hidden", width, 1)
         is_rate("dropout", self.dropout)

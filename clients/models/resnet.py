@@ -17,7 +17,8 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from clients.models.checks import at_least, image_shape
+from clients.models.checks import at_least
+from clients.models.images import channels_last, image_shape
 from fedsim.contracts import Batch, DataSpec, Tensors
 from fedsim.errors import ConfigError
 
@@ -43,7 +44,7 @@ class ResNet18:
         at_least("width", self.width, 1)
         at_least("groups", self.groups, 1)
         if self.norm == "group" and self.width % self.groups:
-            raise ConfigError(f"groups must divide width, found groups={self.groups} and width={self.width}")
+            raise ConfigError(f"groups must divide width, found groups={self.groups} and width={self.width}.")
 
     def build(self, spec: DataSpec) -> nn.Module:
         """The module for images of at least 8 x 8 pixels.
@@ -100,7 +101,7 @@ class ResNetModel(nn.Module):
 
     def forward(self, batch: Batch, noise: Tensors | None = None) -> Tensor:
         """Logits; there is no noise to apply."""
-        maps = self.norm(self.conv(batch.x)).relu()
+        maps = self.norm(self.conv(channels_last(batch.x))).relu()
         for stage in self.stages:
             maps = stage(maps)
         logits: Tensor = self.head(maps.mean(dim=(2, 3)))
