@@ -175,6 +175,10 @@ Projection = Callable[[Tensors, Context], Tensors]
 Draw = Callable[[Batch, torch.Generator], tuple[Batch, Tensors]]
 
 
+STEP_NOISE = "step/"
+"""Prefix of noise that belongs to a whole step rather than to its examples; see `Phase.per_example`."""
+
+
 def total(gradients: Matrix, context: Context) -> Vector:
     """[k, d] -> [d]: the gradient of the sum of the losses."""
     return gradients.sum(dim=0)
@@ -190,11 +194,15 @@ class Phase:
     """Some epochs of training of some tensors.
 
     Attributes:
-        trains: which floating-point parameters this phase updates; the rest is frozen.
+        trains: which floating-point tensors this phase updates, asked for the model's parameters and
+            for the additional private tensors; the rest is frozen. Their order: the model's, then the
+            additional private tensors by name.
         losses: (tensors, batch, context) -> (losses [k], new buffers); pure.
         combine: gradients [k, d] -> gradient [d], d over the trained tensors in their order.
         per_example: k is the batch: `losses` is called on one example at a time (rows only), and
-            `combine` sees one gradient per example.
+            `combine` sees one gradient per example. Noise is handed out along its first dimension,
+            [b, ...] -> [1, ...], except under names that begin with `STEP_NOISE`, such as the Gaussian
+            noise that `combine` adds for privacy: that stays whole.
         draw: (batch, rng) -> (batch, noise): augmentation, dropout masks.
         optimizer: for every trained tensor that no group claims.
         groups: (predicate, optimiser) pairs; the first that accepts a name claims it.
