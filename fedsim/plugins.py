@@ -125,7 +125,7 @@ def build(group: str, table: Mapping[str, Any], path: str, **injected: Any) -> A
         group: one of GROUPS.
         table: `kind` and the plugin's own keys.
         path: TOML path of the table.
-        injected: values for fields of these names; a table cannot set them.
+        injected: values for fields of these names, here and in nested tables.
 
     Raises:
         PluginError: the name resolves to nothing, or to an object that breaks its protocol.
@@ -134,7 +134,8 @@ def build(group: str, table: Mapping[str, Any], path: str, **injected: Any) -> A
     options = dict(table)
     kind = options.pop("kind", None)
     if not isinstance(kind, str):
-        raise ConfigError(f"{path}.kind: found {shown(kind)}, wanted a plugin's name.")
+        known = ", ".join(available(group))
+        raise ConfigError(f"{path}.kind: found {shown(kind)}, wanted a plugin's name ({known}).")
     target = resolve(group, kind, path)
     if not (isinstance(target, type) and dataclasses.is_dataclass(target)):
         built = _adapt(group, target, options, path)
@@ -142,7 +143,9 @@ def build(group: str, table: Mapping[str, Any], path: str, **injected: Any) -> A
         built = _construct(target, options, path, injected)
     missing = [name for name in _REQUIRED.get(group, ()) if not hasattr(built, name)]
     if missing:
-        raise PluginError(f"{path}.kind: {kind!r} lacks {', '.join(missing)}, which every {group} plugin has.")
+        raise PluginError(
+            f"{path}.kind: {kind!r} lacks {', '.join(missing)}, which every {group} plugin has."
+        )
     return built
 
 
@@ -164,17 +167,19 @@ def _construct(cls: type, options: Mapping[str, Any], path: str, injected: Mappi
     hints = typing.get_type_hints(cls)
     fields = {field.name: field for field in dataclasses.fields(cls) if field.init}
     given = {name: value for name, value in injected.items() if name in fields}
-    settable = [name for name in fields if name not in given]
+    # A plain number such as `rounds` may be overridden in the file; an object such as `model` may not.
+    fixed = [name for name, value in given.items() if not isinstance(value, int | float | str)]
+    settable = [name for name in fields if name not in fixed]
     for key in options:
-        if key in given:
-            raise ConfigError(f"{path}.{key}: is set by the platform; leave it out.")
+        if key in fixed:
+            raise ConfigError(f"{path}.{key}: is set by the platform from the table [{key}]; leave it out.")
         if key not in settable:
             raise ConfigError(f"unknown key '{path}.{key}' for kind {cls.__name__}{nearest(key, settable)}")
     for name in settable:
         field = fields[name]
         if name in options:
-            given[name] = _value(options[name], hints[name], f"{path}.{name}")
-        elif field.default is MISSING and field.default_factory is MISSING:
+            given[name] = _value(options[name], hints[name], f"{path}.{name}", injected)
+        elif name not in given and field.default is MISSING and field.default_factory is MISSING:
             raise ConfigError(f"{path}.{name}: missing; {cls.__name__} needs it ({_words(hints[name])}).")
     try:
         return cls(**given)
@@ -184,17 +189,20 @@ def _construct(cls: type, options: Mapping[str, Any], path: str, injected: Mappi
         raise ConfigError(f"{path}: {cls.__name__} refused its values: {error}") from error
 
 
-def _value(value: Any, hint: Any, path: str) -> Any:
+def _value(value: Any, hint: Any, path: str, injected: Mapping[str, Any]) -> Any:
     """One value of a table, checked against its annotation."""
     group = _group_of(hint)
     if group is not None and value is not None:
-        return build(group, {"kind": value} if isinstance(value, str) else _as_table(value, path), path)
+        table = {"kind": value} if isinstance(value, str) else _as_table(value, path)
+        return build(group, table, path, **injected)
     if dataclasses.is_dataclass(hint) and isinstance(hint, type) and isinstance(value, Mapping):
-        return _construct(hint, value, path, {})
+        return _construct(hint, value, path, injected)
     if typing.get_origin(hint) is tuple and isinstance(value, Sequence) and not isinstance(value, str):
         inner = typing.get_args(hint)
         if len(inner) == 2 and inner[1] is Ellipsis and _group_of(inner[0]) is not None:
-            return tuple(_value(item, inner[0], f"{path}[{place}]") for place, item in enumerate(value))
+            return tuple(
+                _value(item, inner[0], f"{path}[{place}]", injected) for place, item in enumerate(value)
+            )
     try:
         return TypeAdapter(hint).validate_json(json.dumps(value, default=str), strict=True)
     except ValidationError as error:
@@ -224,7 +232,11 @@ def _is_union(hint: Any) -> bool:
 
 def _words(hint: Any) -> str:
     """`int`, `float | None`, `Optimizer`."""
-    return hint.__name__ if isinstance(hint, type) and not typing.get_args(hint) else str(hint).replace("typing.", "")
+    return (
+        hint.__name__
+        if isinstance(hint, type) and not typing.get_args(hint)
+        else str(hint).replace("typing.", "")
+    )
 
 
 def options_of(cls: Any) -> tuple[Option, ...]:
