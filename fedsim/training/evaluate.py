@@ -1,0 +1,69 @@
+"""Loss and accuracy of a model on one split."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import nn
+
+from fedsim.contracts import Batch, Examples, Tensors
+from fedsim.metrics import Sum
+from fedsim.training.functional import FunctionalModel
+from fedsim.training.losses import counted_labels, cross_entropy
+
+EVALUATION_BATCH = 1024  # rows or graphs at once
+
+
+def evaluate(
+    model: nn.Module,
+    tensors: Tensors,
+    examples: Examples,
+    prefix: str,
+    *,
+    batch_size: int = EVALUATION_BATCH,
+) -> dict[str, Sum]:
+    """`{prefix}_accuracy` and `{prefix}_loss` (cross-entropy) in evaluation mode, without noise.
+
+    Args:
+        model: a template, left as it was.
+        tensors: the model's tensors; one that is missing has the template's value.
+        examples: on the device of the tensors; nodes are shown all at once.
+        prefix: of the names, such as `test`.
+        batch_size: rows or graphs at once; changes results by rounding only.
+    """
+    call = FunctionalModel(model)
+    count, correct, loss = 0, 0, 0.0
+    with torch.no_grad(), evaluation_mode(model):
+        for batch in _batches(examples, batch_size):
+            logits, _ = call(tensors, batch)
+            labels = counted_labels(batch)
+            counted = labels >= 0
+            count += int(counted.sum())
+            correct += int(((logits.argmax(dim=-1) == labels) & counted).sum())
+            loss += float(cross_entropy(logits, batch, "sum"))
+    return {f"{prefix}_accuracy": Sum(correct, count), f"{prefix}_loss": Sum(loss, count)}
+
+
+@contextmanager
+def evaluation_mode(model: nn.Module) -> Iterator[None]:
+    """All submodules in evaluation mode inside the scope, and each as it was after it."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
+def _batches(examples: Examples, batch_size: int) -> Iterator[Batch]:
+    count = len(examples)
+    if count == 0:
+        return
+    device = examples.labels().device
+    index = torch.arange(count, device=device)
+    if count <= batch_size or examples.batch(index[:1]).mask is not None:  # masked: a graph, shown whole
+        yield examples.batch()
+        return
+    for part in torch.split(index, batch_size):
+        yield examples.batch(part)

@@ -1,0 +1,124 @@
+"""What an engine's worker does with an order: train or evaluate its clients, one after the other."""
+
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+import torch
+
+from fedsim.contracts import (
+    ClientData,
+    ClientInfo,
+    ClientMethod,
+    Failure,
+    FederatedData,
+    LocalEvaluation,
+    LocalUpdate,
+    Tensors,
+)
+from fedsim.engine.contract import Task, WorkerPlace
+from fedsim.federation import EvaluateOrder, Order, TrainOrder
+from fedsim.params import Layout
+from fedsim.training.initial import initial_model
+from fedsim.training.sequential import evaluate_client, train_client
+
+AnyOrder = TypeVar("AnyOrder", TrainOrder, EvaluateOrder)
+
+
+@dataclass(frozen=True)
+class TrainingSetup:
+    """Builds a worker's handler; picklable, an `engine.contract.Setup` for `FederatedData`.
+
+    Attributes:
+        method: what the clients do.
+        seed: of the run.
+        dtype: of the data's floating-point inputs; that of the method's model.
+    """
+
+    method: ClientMethod
+    seed: int
+    dtype: torch.dtype = torch.float32
+
+    def __call__(self, data: FederatedData, place: WorkerPlace) -> "TrainingHandler":
+        """A handler on the worker's device."""
+        return TrainingHandler(self, data, place, Layout.of(initial_model(self.method, data)))
+
+
+@dataclass
+class TrainingHandler:
+    """Trains and evaluates clients; holds nothing that a result depends on.
+
+    Attributes:
+        setup: method, seed and type.
+        data: of all clients.
+        place: the worker's number and device.
+        layout: of the shared model.
+    """
+
+    setup: TrainingSetup
+    data: FederatedData
+    place: WorkerPlace
+    layout: Layout
+    _clients: dict[int, ClientInfo] = field(default_factory=dict)
+    _received: tuple[Any, Any] | None = None
+
+    def run(self, broadcast: Order, task: Task) -> Sequence[LocalUpdate | LocalEvaluation | Failure]:
+        """One result per partition of the task; a client that raises becomes a `Failure`.
+
+        Args:
+            broadcast: the order of the round.
+            task: partitions, and each one's private tensors or None.
+        """
+        if isinstance(broadcast, TrainOrder):
+            return [self._client(train_client, broadcast, *one) for one in _pairs(task)]
+        return [self._client(evaluate_client, broadcast, *one) for one in _pairs(task)]
+
+    def _client(
+        self, act: Callable[..., Any], order: Order, partition: int, private: Tensors | None
+    ) -> LocalUpdate | LocalEvaluation | Failure:
+        try:
+            client, here = self._info(partition), self._here(order)
+            result: LocalUpdate | LocalEvaluation = act(
+                self.setup.method, client, here, private, self.setup.seed, layout=self.layout
+            )
+        except Exception as error:
+            return Failure(
+                round=order.round,
+                partition=partition,
+                worker=self.place.number,
+                kind="exception",
+                message=_one_line(error),
+                traceback=traceback.format_exc(),
+            )
+        return result
+
+    def _info(self, partition: int) -> ClientInfo:
+        """The client with its data on the worker's device, moved there once."""
+        if partition not in self._clients:
+            data, target = self.data.clients[partition], (self.place.device, self.setup.dtype)
+            moved = ClientData(data.train.to(*target), data.val.to(*target), data.test.to(*target), data.spec)
+            self._clients[partition] = ClientInfo(partition, moved)
+        return self._clients[partition]
+
+    def _here(self, order: Order) -> Order:
+        """The order with its tensors on the worker's device, moved there once."""
+        if self._received is None or self._received[0] is not order:
+            device = self.place.device
+            moved = replace(
+                order,
+                vector=order.vector.to(device),
+                integers={name: value.to(device) for name, value in order.integers.items()},
+                downlink={name: value.to(device) for name, value in order.downlink.items()},
+            )
+            self._received = (order, moved)
+        return self._received[1]
+
+
+def _pairs(task: Task) -> list[tuple[int, Tensors | None]]:
+    return list(zip(task.items, task.payloads, strict=True))
+
+
+def _one_line(error: Exception) -> str:
+    first = next(iter(str(error).splitlines()), "")
+    return f"{type(error).__name__}: {first}"
