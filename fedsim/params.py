@@ -104,5 +104,6 @@ def digest(tensors: Mapping[str, Tensor]) -> str:
     for name in sorted(tensors):
         tensor = tensors[name].detach().cpu().contiguous()
         state.update(f"{name}|{tensor.dtype}|{tuple(tensor.shape)}|".encode())
-        state.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
+        if tensor.numel():  # an empty one may have stride 0, which cannot be viewed as bytes
+            state.update(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())
     return state.hexdigest()
