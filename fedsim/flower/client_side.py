@@ -18,7 +18,7 @@ from fedsim.engine.contract import Handler, Task
 from fedsim.errors import ConfigError, FedsimError
 from fedsim.federation import Order
 from fedsim.flower import records
-from fedsim.flower.private_state import hold, settle
+from fedsim.flower.private_state import accepted_tensors, hold, settle
 
 HandlerOf = Callable[[Context, int], Handler]
 """(context, seed) -> the handler that holds this process's data; called for every message, so it caches."""
@@ -96,6 +96,7 @@ def _place(context: Context) -> RecordDict:
 
 def _train(message: Message, context: Context, handler_of: HandlerOf) -> RecordDict:
     order = records.train_order(message.content)
+    settle(context.state, _whole(message, "seed"), _whole(message, "accepted"))
     result = _run(order, message, context, handler_of)
     if isinstance(result, LocalUpdate):
         hold(context.state, _whole(message, "seed"), order.round, result.private)
@@ -113,7 +114,7 @@ def _evaluate(message: Message, context: Context, handler_of: HandlerOf) -> Reco
 def _run(order: Order, message: Message, context: Context, handler_of: HandlerOf) -> Any:
     """What the training code makes of the order for this node's client."""
     partition, seed = partition_of(context), _whole(message, "seed")
-    private = settle(context.state, seed, _whole(message, "accepted"))
+    private = accepted_tensors(context.state, seed, _whole(message, "accepted"))
     results: Sequence[Any] = handler_of(context, seed).run(order, Task((partition,), (private,)))
     return results[0]
 

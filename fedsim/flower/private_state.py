@@ -16,11 +16,11 @@ EMPTY = -1  # the last accepted round left no private tensors
 _MARKS, _COMMITTED, _PENDING = "fedsim.rounds", "fedsim.committed", "fedsim.pending"
 
 
-def settle(state: RecordDict, run: int, accepted: int) -> Tensors | None:
-    """The private tensors after round `accepted`; everything else is forgotten.
+def accepted_tensors(state: RecordDict, run: int, accepted: int) -> Tensors | None:
+    """The private tensors after round `accepted`; changes nothing.
 
     Args:
-        state: of the client's context; changed in place.
+        state: of the client's context.
         run: the seed, so that two runs on the same nodes do not mix.
         accepted: a round, `NEVER` or `EMPTY`.
 
@@ -31,21 +31,24 @@ def settle(state: RecordDict, run: int, accepted: int) -> Tensors | None:
         RoundError: this node does not hold that round's tensors (it was restarted, or swapped).
     """
     if accepted in (NEVER, EMPTY):
-        _forget(state)
         return None if accepted == NEVER else {}
-    marks = dict(state.config_records.get(_MARKS, {}))
-    if marks.get("run") == run and marks.get("pending") == accepted:
-        state[_COMMITTED] = state.array_records[_PENDING]
-        marks["committed"] = accepted
-    elif marks.get("run") != run or marks.get("committed") != accepted:
-        raise RoundError(
-            f"This node lost the private tensors that its client kept after round {accepted}: it was "
-            "restarted or replaced. Start the run again."
-        )
-    state.pop(_PENDING, None)
-    marks.pop("pending", None)
-    state[_MARKS] = ConfigRecord(marks)
-    return to_tensors(state.array_records[_COMMITTED])
+    return to_tensors(state.array_records[_place(state, run, accepted)])
+
+
+def settle(state: RecordDict, run: int, accepted: int) -> None:
+    """Keep round `accepted` and forget every other, before a new round begins.
+
+    Raises:
+        RoundError: as `accepted_tensors`.
+    """
+    kept = None
+    if accepted not in (NEVER, EMPTY):
+        kept = state.array_records[_place(state, run, accepted)]
+    for name in (_MARKS, _COMMITTED, _PENDING):
+        state.pop(name, None)
+    if kept is not None:
+        state[_COMMITTED] = kept
+        state[_MARKS] = ConfigRecord({"run": run, "committed": accepted})
 
 
 def hold(state: RecordDict, run: int, round: int, private: Tensors) -> None:
@@ -57,6 +60,14 @@ def hold(state: RecordDict, run: int, round: int, private: Tensors) -> None:
     state[_MARKS] = ConfigRecord(marks | {"run": run, "pending": round})
 
 
-def _forget(state: RecordDict) -> None:
-    for name in (_MARKS, _COMMITTED, _PENDING):
-        state.pop(name, None)
+def _place(state: RecordDict, run: int, accepted: int) -> str:
+    """The record that holds a round's tensors; pending comes first, as it is the younger."""
+    marks = state.config_records.get(_MARKS, ConfigRecord())
+    if marks.get("run") == run and marks.get("pending") == accepted:
+        return _PENDING
+    if marks.get("run") == run and marks.get("committed") == accepted:
+        return _COMMITTED
+    raise RoundError(
+        f"This node lost the private tensors that its client kept after round {accepted}: it was restarted "
+        "or replaced. Start the run again."
+    )

@@ -31,7 +31,7 @@ def to_array(tensor: Tensor) -> Array:
     name = str(tensor.dtype).removeprefix("torch.")
     if name not in _RAW_TYPES:
         return Array(canonical.resolve_conj().resolve_neg().numpy())
-    data = canonical.reshape(-1).view(torch.uint8).numpy().tobytes()
+    data = canonical.reshape(-1).view(torch.uint8).numpy().tobytes() if canonical.numel() else b""
     return Array(name, tuple(canonical.shape), RAW, data)
 
 
@@ -50,8 +50,10 @@ def to_tensor(array: Array) -> Tensor:
             ) from error
     if array.dtype not in _RAW_TYPES:
         raise RoundError(f"An array has type {array.dtype!r}, which this release does not know.")
-    flat = torch.from_numpy(np.frombuffer(array.data, dtype=np.uint8).copy())
-    return flat.view(_RAW_TYPES[array.dtype]).reshape(array.shape)
+    dtype = _RAW_TYPES[array.dtype]
+    if not array.data:
+        return torch.empty(array.shape, dtype=dtype)
+    return torch.frombuffer(bytearray(array.data), dtype=dtype).reshape(array.shape)
 
 
 def to_arrays(tensors: Tensors) -> ArrayRecord:
