@@ -68,13 +68,14 @@ class Federation(Section):
         clients: partitions, numbered from 0.
         clients_per_round: exactly so many in every round; all of them if not given.
         partition: the plugin that divides the data.
-        split: fractions of each client's data for training, validation and test; they sum to 1.
+        split: fractions of each client's data for training, validation and test, which sum to 1; None: the
+            task's own, see `fedsim.data.federate`.
     """
 
     clients: Positive = 10
     clients_per_round: Positive = Field(default_factory=lambda known: known.get("clients", 10))
     partition: Plugin = Plugin(kind="iid")
-    split: tuple[Fraction, Fraction, Fraction] = (0.8, 0.1, 0.1)
+    split: tuple[Fraction, Fraction, Fraction] | None = None
 
     @field_validator("clients_per_round")
     @classmethod
@@ -86,8 +87,8 @@ class Federation(Section):
 
     @field_validator("split")
     @classmethod
-    def _sums_to_one(cls, value: tuple[float, float, float]) -> tuple[float, float, float]:
-        if abs(sum(value) - 1) > 1e-9 or value[0] <= 0:
+    def _sums_to_one(cls, value: tuple[float, float, float] | None) -> tuple[float, float, float] | None:
+        if value is not None and (abs(sum(value) - 1) > 1e-9 or value[0] <= 0):
             raise ValueError("three fractions that sum to 1, the first above 0")
         return value
 
@@ -112,23 +113,23 @@ class Engine(Section):
 
     Attributes:
         backend: `in-process` (one worker: this process; more: spawned processes) or `ray`.
-        workers: how many; results do not depend on it.
-        device: `auto` takes CUDA where there is one.
+        workers: how many; None: one per usable core, 8 at most. Results do not depend on it.
+        device: `auto` takes CUDA where there is one; else `cpu`, `cuda` or `cuda:N`.
         tier: `T0` sends Flower messages to a ClientApp, `T1` runs clients one after the other.
         chunk: clients per task; None: by a rule on declared sizes.
         address: of a running Ray cluster to join.
-        gpus_per_worker: a fraction is allowed; None: shared evenly.
-        deadline: seconds that a round may take; None: no limit.
+        gpus_per_worker: share of a card; `auto`: all cards divided evenly.
+        deadline: seconds that a worker may take for its share of a round; None: no limit.
         dtype: of parameters and inputs.
     """
 
     backend: Literal["in-process", "ray"] = "in-process"
-    workers: Positive = 1
-    device: Literal["auto", "cpu", "cuda"] = "auto"
+    workers: Positive | None = None
+    device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")] = "auto"
     tier: Literal["auto", "T0", "T1", "T2"] = "auto"
     chunk: Positive | None = None
     address: str | None = None
-    gpus_per_worker: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    gpus_per_worker: Annotated[float, Field(gt=0, le=1)] | Literal["auto"] = "auto"
     deadline: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     dtype: Literal["float32", "float64"] = "float32"
 
@@ -222,7 +223,7 @@ class Experiment(Section):
     @model_validator(mode="after")
     def _attack_fits(self) -> "Experiment":
         if self.attack is not None:
-            _check_attack(self.attack, self.federation.clients, self.rounds)
+            _check_attack(self.attack, self.federation, self.rounds)
         return self
 
     def digest(self) -> str:
@@ -236,8 +237,9 @@ class Experiment(Section):
         return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
 
 
-def _check_attack(attack: Attack, clients: int, rounds: int) -> None:
+def _check_attack(attack: Attack, federation: Federation, rounds: int) -> None:
     """Window inside the rounds, malicious partitions inside the federation."""
+    clients, places = federation.clients, federation.clients_per_round
     first, last = attack.window or (1, rounds)
     if not first <= last <= rounds:
         raise ConfigError(
@@ -252,6 +254,12 @@ def _check_attack(attack: Attack, clients: int, rounds: int) -> None:
     elif len(set(chosen)) != len(chosen) or any(not 0 <= member < clients for member in chosen):
         raise ConfigError(
             f"attack.malicious: found {list(chosen)}, wanted different partitions from 0 to {clients - 1}"
+        )
+    count = chosen if isinstance(chosen, int) else len(chosen)
+    if attack.participation == "forced" and count > places:
+        raise ConfigError(
+            f'attack.participation: "forced" needs a place for each of {count} malicious clients, but '
+            f"federation.clients_per_round is {places}"
         )
 
 

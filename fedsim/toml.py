@@ -120,7 +120,7 @@ def describe_error(
         return f"unknown key {path!r}{where}{nearest(key, keys_at(first['loc'][:-1]))}"
     if first["type"] == "missing":
         return f"{dotted(((prefix,) if prefix else ()) + tuple(first['loc']))}: missing."
-    return f"{path}: found {shown(found)}, wanted {_wanted(entries, first)}."
+    return f"{path}: found {shown(found)}, wanted {_wanted(entries, inner, raw)}."
 
 
 def _located(loc: Sequence[str | int], raw: Any) -> tuple[tuple[str | int, ...], Any]:
@@ -137,16 +137,21 @@ def _located(loc: Sequence[str | int], raw: Any) -> tuple[tuple[str | int, ...],
     return tuple(path), raw
 
 
-def _wanted(entries: Sequence[Any], first: Mapping[str, Any]) -> str:
-    """What would have been accepted; all members of a union where it was one."""
-    same = [entry for entry in entries if entry["loc"][:1] == first["loc"][:1]]
-    union = [entry for entry in same if entry["loc"][:-1] == first["loc"][:-1]] if len(same) > 1 else [first]
-    words = dict.fromkeys(_phrase(entry) for entry in union or [first])
-    return " or ".join(words)
+def _wanted(entries: Sequence[Any], place: Sequence[str | int], raw: Any) -> str:
+    """What would have been accepted at `place`; all members of a union where it is one."""
+    same = [entry for entry in entries if list(_located(entry["loc"], raw)[0]) == list(place)]
+    return " or ".join(dict.fromkeys(_phrase(entry) for entry in same))
 
 
 def _phrase(entry: Mapping[str, Any]) -> str:
     kind = str(entry["type"])
+    limit = entry.get("ctx", {})
+    if kind == "too_long":
+        return f"at most {limit['max_length']} items"
+    if kind == "too_short":
+        return f"at least {limit['min_length']} items"
+    if kind.startswith(("greater_than", "less_than")):
+        return f"a number {entry['msg'].removeprefix('Input should be ')}"
     if kind.endswith("_type") and kind.removesuffix("_type") in _TYPES:
         return _TYPES[kind.removesuffix("_type")]
     message = str(entry["msg"]).removeprefix("Value error, ")
