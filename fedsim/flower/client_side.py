@@ -15,10 +15,10 @@ from flwr.clientapp import ClientApp
 
 from fedsim.contracts import Failure, LocalEvaluation, LocalUpdate
 from fedsim.engine.contract import Handler, Task
-from fedsim.errors import ConfigError, FedsimError
+from fedsim.errors import ConfigError, FedsimError, RoundError
 from fedsim.federation import Order
 from fedsim.flower import records
-from fedsim.flower.private_state import accepted_tensors, hold, settle
+from fedsim.flower.private_state import UNKNOWN, accepted_tensors, hold, settle
 
 HandlerOf = Callable[[Context, int], Handler]
 """(context, seed) -> the handler that holds this process's data; called for every message, so it caches."""
@@ -96,9 +96,15 @@ def _place(context: Context) -> RecordDict:
 
 def _train(message: Message, context: Context, handler_of: HandlerOf) -> RecordDict:
     order = records.train_order(message.content)
-    settle(context.state, _whole(message, "seed"), _whole(message, "accepted"))
+    accepted = _whole(message, "accepted")
+    settle(context.state, _whole(message, "seed"), accepted)
     result = _run(order, message, context, handler_of)
     if isinstance(result, LocalUpdate):
+        if accepted == UNKNOWN and result.private:
+            raise RoundError(
+                "This client keeps private tensors, and the run was resumed without them: they lie on the "
+                "nodes and are not part of a checkpoint. Start the run again, or use engine.tier = 'T1'."
+            )
         hold(context.state, _whole(message, "seed"), order.round, result.private)
         return records.update_records(result)
     return records.failure_records(result)

@@ -19,7 +19,7 @@ from fedsim.flower import records
 from fedsim.flower.client_side import PARTITION_HINT
 from fedsim.flower.exchange import exchange
 from fedsim.flower.identity import ensure_identity
-from fedsim.flower.private_state import EMPTY, NEVER
+from fedsim.flower.private_state import EMPTY, NEVER, UNKNOWN
 
 Result = TypeVar("Result", LocalUpdate, LocalEvaluation)
 Kind = Literal["exception", "died", "deadline", "refused"]
@@ -33,7 +33,14 @@ class GridFederation:
     """`fedsim.federation.Federation` over a Flower grid."""
 
     def __init__(
-        self, grid: Grid, clients: int, seed: int, *, patience: float = 120.0, deadline: float | None = None
+        self,
+        grid: Grid,
+        clients: int,
+        seed: int,
+        *,
+        patience: float = 120.0,
+        deadline: float | None = None,
+        resumed: bool = False,
     ) -> None:
         """Find the clients.
 
@@ -43,6 +50,8 @@ class GridFederation:
             seed: of the run; clients need it for their data and their own draws.
             patience: seconds that all clients may take to appear and to say who they are.
             deadline: seconds that a round may take; None: no limit.
+            resumed: earlier rounds were played elsewhere, so that clients that keep private tensors, whose
+                place is on the nodes, cannot go on; they fail with a message.
 
         Raises:
             ConfigError: the grid has another number of nodes, or nodes without a partition of their own.
@@ -50,6 +59,7 @@ class GridFederation:
         ensure_identity()
         self._grid, self._clients, self._seed = grid, clients, seed
         self._patience, self._deadline = patience, deadline
+        self._unasked = UNKNOWN if resumed else NEVER
         self._nodes: dict[int, int] = {}  # partition -> node id
         self._accepted: dict[int, int] = {}  # partition -> round whose private tensors count
         self._returned: dict[int, int] = {}  # the same for the last train, not yet decided
@@ -97,7 +107,7 @@ class GridFederation:
         own: dict[str, Any] = {
             "round": order.round,
             "seed": self._seed,
-            "accepted": self._accepted.get(partition, NEVER),
+            "accepted": self._accepted.get(partition, self._unasked),
         }
         if isinstance(order, EvaluateOrder):
             own["splits"] = list(order.splits)

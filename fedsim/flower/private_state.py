@@ -13,6 +13,8 @@ from fedsim.flower.records import to_arrays, to_tensors
 
 NEVER = 0  # no round of this client was accepted yet: its private tensors start afresh
 EMPTY = -1  # the last accepted round left no private tensors
+UNKNOWN = -2  # the server was resumed and cannot tell; only a client that keeps nothing may go on
+_NOTHING = (NEVER, EMPTY, UNKNOWN)
 _MARKS, _COMMITTED, _PENDING = "fedsim.rounds", "fedsim.committed", "fedsim.pending"
 
 
@@ -22,7 +24,7 @@ def accepted_tensors(state: RecordDict, run: int, accepted: int) -> Tensors | No
     Args:
         state: of the client's context.
         run: the seed, so that two runs on the same nodes do not mix.
-        accepted: a round, `NEVER` or `EMPTY`.
+        accepted: a round, `NEVER`, `EMPTY` or `UNKNOWN`.
 
     Returns:
         The tensors, or None where none have been made yet.
@@ -30,8 +32,8 @@ def accepted_tensors(state: RecordDict, run: int, accepted: int) -> Tensors | No
     Raises:
         RoundError: this node does not hold that round's tensors (it was restarted, or swapped).
     """
-    if accepted in (NEVER, EMPTY):
-        return None if accepted == NEVER else {}
+    if accepted in _NOTHING:
+        return {} if accepted == EMPTY else None
     return to_tensors(state.array_records[_place(state, run, accepted)])
 
 
@@ -42,7 +44,7 @@ def settle(state: RecordDict, run: int, accepted: int) -> None:
         RoundError: as `accepted_tensors`.
     """
     kept = None
-    if accepted not in (NEVER, EMPTY):
+    if accepted not in _NOTHING:
         kept = state.array_records[_place(state, run, accepted)]
     for name in (_MARKS, _COMMITTED, _PENDING):
         state.pop(name, None)

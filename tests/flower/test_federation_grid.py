@@ -344,3 +344,12 @@ def test_records_reject_a_malformed_order():
     failure = federation.train(order(), [0])[0]
     assert "order.round should be a number, found 'one'" in failure.message
     assert replace(failure, traceback="").kind == "exception"
+
+
+def test_a_resumed_run_goes_on_only_for_clients_that_keep_nothing():
+    _, federation = federated(resumed=True)
+    lost, fine = federation.train(order(3), [0, 3])
+    assert "keeps private tensors, and the run was resumed without them" in lost.message
+    assert isinstance(fine, LocalUpdate)
+    federation.commit([3])
+    assert isinstance(federation.train(order(4), [3])[0], LocalUpdate)
