@@ -1,0 +1,178 @@
+"""The engine over worker processes of any kind: one call per worker and round, losses made good."""
+
+import time
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any, Literal, Self
+
+from fedsim.contracts import Failure
+from fedsim.engine.contract import Task
+from fedsim.engine.crew import Crew, Seat, Seats
+from fedsim.engine.events import Died, Done, Event, Finished, Raised, Trouble
+from fedsim.engine.schedule import Queue, Trial, after_loss, divide
+from fedsim.engine.share import Parcel, unpack
+from fedsim.errors import WorkerError
+
+Kind = Literal["exception", "died", "deadline"]
+
+
+class PooledEngine:
+    """Implements `fedsim.engine.contract.Engine`; also a context manager."""
+
+    def __init__(self, crew: Crew, workers: int, deadline: float | None) -> None:
+        """Start all workers and wait until they are ready.
+
+        Args:
+            crew: starts them; closed with the engine.
+            workers: how many.
+            deadline: seconds that a worker may take for one call, or None.
+
+        Raises:
+            WorkerError: a worker cannot be started, or its set-up raised.
+        """
+        self._crew, self._deadline = crew, deadline
+        self._seats = Seats(crew, workers)
+        self._closed = False
+        try:
+            self._seats.fill()
+            while self._seats.having("starting"):
+                self._seats.hear(None)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def workers(self) -> int:
+        """How many."""
+        return len(self._seats)
+
+    def run(self, broadcast: Any, tasks: Sequence[Task], round: int) -> Mapping[int, Any]:
+        """Every item's result or `Failure`, in the order of the items given.
+
+        Raises:
+            WorkerError: workers cannot be started, or keep dying before they take a task.
+        """
+        if self._closed:
+            raise WorkerError("The engine was closed; start another.")
+        items = items_of(tasks)
+        try:
+            self._seats.fill()
+            self._seats.hear(0.0)  # replaces workers that were lost between two calls
+            with self._crew.publish(broadcast) as published:
+                results = _Call(self._seats, published, tasks, round, self._deadline).complete()
+        except BaseException:
+            self._abandon()
+            raise
+        return {item: results[item] for item in items}
+
+    def close(self) -> None:
+        """End all workers; safe to call twice."""
+        self._closed = True
+        self._crew.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _abandon(self) -> None:
+        """Drop workers whose call will not be heard to its end; the next call replaces them."""
+        for seat in (*self._seats.having("busy"), *self._seats.having("starting")):
+            self._seats.drop(seat)
+
+
+def items_of(tasks: Sequence[Task]) -> list[int]:
+    """All items in order.
+
+    Raises:
+        ValueError: one occurs twice, or a task's payloads do not match its items.
+    """
+    for task in tasks:
+        if not task.items or len(task.items) != len(task.payloads):
+            raise ValueError(f"A task has {len(task.items)} items and {len(task.payloads)} payloads.")
+    items = [item for task in tasks for item in task.items]
+    if len(set(items)) != len(items):
+        raise ValueError("An item occurs twice in one call.")
+    return items
+
+
+class _Call:
+    """One call of the engine, from the first division of tasks to the last result."""
+
+    def __init__(
+        self, seats: Seats, broadcast: Any, tasks: Sequence[Task], round: int, deadline: float | None
+    ) -> None:
+        self._seats, self._broadcast, self._round, self._deadline = seats, broadcast, round, deadline
+        self._queue = Queue(divide(tasks, len(seats)))
+        self._results: dict[int, Any] = {}
+
+    def complete(self) -> dict[int, Any]:
+        """Results by item, in the order of arrival."""
+        self._hand_out()
+        while self._queue or self._seats.having("busy"):
+            for seat, event in self._seats.hear(self._time_left()):
+                self._take(seat, event)
+            self._end_overdue()
+            self._hand_out()
+        return self._results
+
+    def _hand_out(self) -> None:
+        for seat in sorted(self._seats.having("idle"), key=lambda seat: not seat.spotless):
+            batch = self._queue.take(seat.number, seat.spotless)
+            if batch is not None:
+                seat.give(batch, self._broadcast)
+            elif self._queue.fresh_wanted > len(self._seats.having("starting")):
+                self._seats.drop(seat)
+                self._seats.fill()
+
+    def _take(self, seat: Seat, event: Event) -> None:
+        if isinstance(event, Done):
+            job = seat.jobs.pop(0)
+            for item, packed in zip(job.task.items, event.results, strict=True):
+                self._results[item] = self._opened(packed, item, seat.number)
+            seat.finished += 1
+            if job.trial is Trial.ALONE:  # each lone item has the whole deadline to itself
+                seat.since = time.monotonic()
+        elif isinstance(event, Finished):
+            seat.rest()
+        elif isinstance(event, Raised):
+            self._lose(seat, "exception", event.trouble)
+        elif isinstance(event, Died):
+            self._lose(seat, "died", event.trouble)
+
+    def _opened(self, packed: Parcel | Trouble, item: int, worker: int) -> Any:
+        if isinstance(packed, Parcel):
+            try:
+                return unpack(packed)
+            except Exception as error:
+                packed = Trouble.of(error, "The driver cannot read the result: ")
+        return Failure(self._round, item, worker, "exception", packed.message, packed.traceback)
+
+    def _time_left(self) -> float | None:
+        if self._deadline is None:
+            return None
+        ends = [seat.since + self._deadline for seat in self._seats.having("busy")]
+        return max(0.0, min(ends) - time.monotonic()) if ends else None
+
+    def _end_overdue(self) -> None:
+        if self._deadline is None:
+            return
+        now = time.monotonic()
+        for seat in self._seats.having("busy"):
+            if now - seat.since >= self._deadline:
+                self._lose(seat, "deadline", Trouble(f"Not complete after {self._deadline:g} s."))
+
+    def _lose(self, seat: Seat, kind: Kind, trouble: Trouble) -> None:
+        jobs, spotless = seat.jobs, seat.spotless and seat.finished == 0
+        if jobs:
+            batches, culprit = after_loss(jobs, spotless, certain=kind == "deadline")
+            self._queue.open.extend(batches)
+            if culprit is not None:
+                (item,) = culprit.task.items
+                failure = Failure(self._round, item, seat.number, kind, trouble.message, trouble.traceback)
+                self._results[item] = failure
+        self._seats.drop(seat)
+        self._seats.fill()

@@ -1,0 +1,77 @@
+"""How a worker's process, or the driver while it works, is set: threads, determinism, end of life."""
+
+import ctypes
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+# Set before numerical libraries are loaded. CUBLAS_WORKSPACE_CONFIG is what torch asks for in order to
+# make cuBLAS deterministic.
+ENVIRONMENT = {
+    "OMP_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "NUMEXPR_NUM_THREADS": "1",
+    "VECLIB_MAXIMUM_THREADS": "1",
+    "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
+}
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+_PARENT_CHECK_SECONDS = 0.5
+
+
+def settle(device: torch.device) -> None:
+    """Set this process to one thread and, on CUDA, to deterministic algorithms; for good."""
+    torch.set_num_threads(1)
+    if torch.get_num_interop_threads() != 1:  # can be set once, before any parallel work
+        torch.set_num_interop_threads(1)
+    if device.type == "cuda":
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ENVIRONMENT["CUBLAS_WORKSPACE_CONFIG"])
+        torch.cuda.set_device(device)
+        torch.backends.cudnn.benchmark = False
+        torch.use_deterministic_algorithms(True)
+
+
+@contextmanager
+def working_driver(device: torch.device) -> Iterator[None]:
+    """One thread and, on CUDA, deterministic algorithms; what was set before returns afterwards."""
+    from threadpoolctl import threadpool_limits
+
+    threads, strict = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
+    warn_only, benchmark = torch.is_deterministic_algorithms_warn_only_enabled(), torch.backends.cudnn.benchmark
+    with threadpool_limits(1):
+        torch.set_num_threads(1)
+        if device.type == "cuda":
+            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ENVIRONMENT["CUBLAS_WORKSPACE_CONFIG"])
+            torch.backends.cudnn.benchmark = False
+            torch.use_deterministic_algorithms(True)
+        try:
+            yield
+        finally:
+            torch.backends.cudnn.benchmark = benchmark
+            torch.use_deterministic_algorithms(strict, warn_only=warn_only)
+    torch.set_num_threads(threads)
+
+
+def end_with_parent(parent: int, by_kernel: bool) -> None:
+    """End this process, and what it started, when the parent ends, however that happens.
+
+    Args:
+        parent: the parent's process number.
+        by_kernel: also let the kernel send the signal, which works while the interpreter is blocked. Linux
+            sends it when the parent's *thread* ends, so only a main thread may ask for it.
+    """
+    if by_kernel and sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    threading.Thread(target=_watch, args=(parent,), daemon=True, name="fedsim-parent").start()
+
+
+def _watch(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(_PARENT_CHECK_SECONDS)
+    os.killpg(0, signal.SIGKILL)  # the worker leads a process group of its own

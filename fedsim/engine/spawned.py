@@ -1,0 +1,200 @@
+"""Workers as processes of this machine, each a fresh interpreter on one end of a Unix socket."""
+
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from fedsim.engine.arena import Arena, place
+from fedsim.engine.channel import Channel
+from fedsim.engine.contract import Setup, Task
+from fedsim.engine.events import Died, Event, Raised, Trouble
+from fedsim.engine.processes import ENVIRONMENT
+from fedsim.engine.share import pack, unpack
+from fedsim.engine.worker import Call, Hello
+
+_BOOT = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
+    "from fedsim.engine.worker import main; main(int(sys.argv[2]), int(sys.argv[3]))"
+)
+_SILENCE_LIMIT = 60.0  # seconds without a byte in the middle of a message
+_CLOSE_LIMIT = 2.0  # seconds that workers have for an orderly end
+_LAST_BREATH = 1.0  # seconds between the end of a worker's connection and that of its process
+_MOST_LOG = 1 << 16  # bytes
+_DEATH_CHECK = 0.5  # seconds; a grandchild may hold the socket open after the worker has died
+
+
+class SpawnedWorker:
+    """One worker process."""
+
+    def __init__(self, number: int) -> None:
+        ours, theirs = socket.socketpair()
+        ours.settimeout(_SILENCE_LIMIT)
+        self.number, self._ended = number, False
+        self._crash_log = _crash_log()
+        with theirs:
+            files = (theirs.fileno(), self._crash_log)
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _BOOT, json.dumps(sys.path), *map(str, files)],
+                stdin=subprocess.DEVNULL,
+                env=os.environ | ENVIRONMENT,
+                pass_fds=files,
+                process_group=0,  # Ctrl-C in the terminal reaches the driver alone
+            )
+        self.channel = Channel(ours)
+
+    def greet(self, hello: Hello, files: Sequence[int]) -> None:
+        """Send the set-up; that the worker is gone shows up as an event."""
+        with contextlib.suppress(OSError):
+            self.channel.send(hello, files)
+
+    def submit(self, broadcast: Arena, tasks: Sequence[Task]) -> None:
+        """Hand over one call; that the worker is gone shows up as an event."""
+        with contextlib.suppress(OSError):
+            self.channel.send(Call(broadcast.placed, tuple(tasks)), broadcast.files)
+
+    def hear(self) -> Event:
+        """The next event; waits for it."""
+        try:
+            parcel = self.channel.receive()
+        except (EOFError, OSError) as error:
+            self._end(grace=_LAST_BREATH)
+            if isinstance(error, TimeoutError):
+                return Died(Trouble(f"The worker fell silent for {_SILENCE_LIMIT:.0f} s within a message."))
+            return Died(self._cause())
+        try:
+            event: Event = unpack(parcel)
+        except Exception as error:
+            return Raised(Trouble.of(error, "The driver cannot read the results: "))
+        return event
+
+    def has_ended(self) -> bool:
+        """Whether the process is gone."""
+        return self._process.poll() is not None
+
+    def obituary(self) -> Event:
+        """How a process ended that can tell nothing any more."""
+        self._end(grace=0.0)
+        return Died(self._cause())
+
+    def kill(self) -> None:
+        """End it at once, with everything that it started, and release what the driver held of it."""
+        self._end(grace=0.0)
+        self.release()
+
+    def release(self) -> None:
+        """Close the driver's files of this worker; safe to call twice."""
+        self.channel.close()
+        if self._crash_log >= 0:
+            os.close(self._crash_log)
+            self._crash_log = -1
+
+    def wait(self, timeout: float) -> None:
+        """Wait until the process ends by itself."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(max(0.0, timeout))
+
+    def _end(self, grace: float) -> None:
+        """End the process group; a process that is dying keeps its own cause of death for `grace` s."""
+        if self._ended:
+            return
+        self._ended = True
+        if grace:
+            self.wait(grace)
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+    def _cause(self) -> Trouble:
+        log = os.pread(self._crash_log, _MOST_LOG, 0).decode(errors="replace")
+        return Trouble(death_message(self._process.returncode), log)
+
+
+def death_message(code: int) -> str:
+    """How a process ended, from its return code (below 0: the signal's number)."""
+    if code >= 0:
+        return f"The worker's process ended with exit code {code}."
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = f"signal {-code}"
+    hint = " (the system may have run out of memory)" if name == "SIGKILL" else ""
+    return f"The worker's process was ended by {name}{hint}."
+
+
+class SpawnedCrew:
+    """Implements `fedsim.engine.crew.Crew`."""
+
+    def __init__(self, setup: Setup, data: Any, device: str) -> None:
+        """Place the data once for all workers.
+
+        Args:
+            setup: builds each worker's handler.
+            data: what the workers hold.
+            device: `cpu`, `cuda` or `cuda:N`.
+        """
+        self._device = device
+        self._holdings = place(pack((setup, data)))
+        self._workers: dict[int, SpawnedWorker] = {}
+
+    def hire(self, number: int) -> SpawnedWorker:
+        """Start a worker and send its set-up."""
+        worker = self._workers[number] = SpawnedWorker(number)
+        by_kernel = threading.current_thread() is threading.main_thread()
+        hello = Hello(number, self._device, self._holdings.placed, os.getpid(), by_kernel)
+        worker.greet(hello, self._holdings.files)
+        return worker
+
+    @contextmanager
+    def publish(self, broadcast: Any) -> Iterator[Arena]:
+        """The broadcast in an anonymous file, or packed along where it is small."""
+        arena = place(pack(broadcast))
+        try:
+            yield arena
+        finally:
+            arena.close()
+
+    def hear(
+        self, workers: Sequence[SpawnedWorker], timeout: float | None
+    ) -> list[tuple[SpawnedWorker, Event]]:
+        """One event of each worker that has something to tell."""
+        end = None if timeout is None else time.monotonic() + timeout
+        by_file = {worker.channel.fileno(): worker for worker in workers}
+        poll = select.poll()
+        for file in by_file:
+            poll.register(file, select.POLLIN)
+        while True:
+            left = _DEATH_CHECK if end is None else min(_DEATH_CHECK, max(0.0, end - time.monotonic()))
+            ready = [by_file[file] for file, _ in poll.poll(left * 1000)]
+            if ready:
+                return [(worker, worker.hear()) for worker in ready]
+            ended = [worker for worker in workers if worker.has_ended()]
+            if ended and not poll.poll(0):
+                return [(worker, worker.obituary()) for worker in ended]
+            if end is not None and time.monotonic() >= end:
+                return []
+
+    def close(self) -> None:
+        """End all workers and release the data; safe to call twice."""
+        for worker in self._workers.values():
+            worker.channel.close()
+        end = time.monotonic() + _CLOSE_LIMIT
+        for worker in self._workers.values():
+            worker.wait(end - time.monotonic())
+            worker.kill()
+        self._workers.clear()
+        self._holdings.close()
+
+
+def _crash_log() -> int:
+    """A file for the stack that `faulthandler` writes on a fatal signal."""
+    return os.memfd_create("fedsim-crash") if hasattr(os, "memfd_create") else os.open("/dev/null", os.O_RDWR)
