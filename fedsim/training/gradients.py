@@ -3,10 +3,12 @@
 from collections.abc import Mapping
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedsim.contracts import STEP_NOISE, Batch, Context, Phase, Tensors, Vector, total
 from fedsim.errors import RoundError
+
+_Aside = tuple[Tensor, Tensors]
 
 
 def step_gradient(
@@ -58,23 +60,37 @@ def _per_example(
     whole = {name: tensor for name, tensor in noise.items() if name.startswith(STEP_NOISE)}
     apart = {name: tensor.unsqueeze(1) for name, tensor in noise.items() if name not in whole}
 
-    def loss_of_one(trained: Tensors, one: Batch, own: Tensors) -> tuple[Tensor, tuple[Tensor, Tensors]]:
+    def loss_of_one(trained: Tensors, x: Tensor, y: Tensor, own: Tensors) -> tuple[Tensor, _Aside]:
         inner = Context(context.anchor, context.private, context.downlink, context.round, {**own, **whole})
-        losses, buffers = phase.losses({**frozen, **trained}, one, inner)
+        losses, buffers = phase.losses({**frozen, **trained}, Batch(x, y), inner)
         loss = losses.sum()
         return loss, (loss, buffers)
 
     if batch.mask is not None or batch.edge_index is not None:
         raise RoundError("per_example needs rows: the nodes of a graph have no gradients of their own.")
     trained = {name: leaf.detach() for name, leaf in leaves.items()}
-    rows = Batch(batch.x.unsqueeze(1), batch.y.unsqueeze(1))  # b batches of one example
-    mapped = torch.func.vmap(torch.func.grad(loss_of_one, has_aux=True), in_dims=(None, 0, 0))
-    gradients, (losses, buffers) = mapped(trained, rows, apart)
+    x, y = batch.x.unsqueeze(1), batch.y.unsqueeze(1)  # b batches of one example
+    mapped = torch.func.vmap(torch.func.grad(loss_of_one, has_aux=True), in_dims=(None, 0, 0, 0))
+    gradients, (losses, buffers) = mapped(trained, x, y, apart)
     for name, values in buffers.items():
         if not torch.equal(values, tensors[name].expand_as(values)):
             raise RoundError(
                 f"per_example: buffer {name!r} depends on the batch, so single examples have no gradients "
-                "of their own: use a model without BatchNorm, such as one with GroupNorm."
+                "of their own."
             )
     matrix = torch.cat([gradients[name].flatten(1) for name in leaves], dim=1)
     return losses.mean(), phase.combine(matrix, context), {}
+
+
+def refuse_batch_norm(model: nn.Module) -> None:
+    """A model whose outputs for one example depend on the others has no per-example gradients.
+
+    Raises:
+        RoundError: a submodule is a BatchNorm in training mode.
+    """
+    for name, module in model.named_modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.training:
+            raise RoundError(
+                f"per_example: {name!r} is a BatchNorm, so an example's gradient depends on its batch: "
+                "use a model with GroupNorm, or none."
+            )

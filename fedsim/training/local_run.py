@@ -12,7 +12,7 @@ from fedsim.errors import RoundError
 from fedsim.metrics import Sum
 from fedsim.training.batches import batches
 from fedsim.training.functional import model_tensors, parameter_names
-from fedsim.training.gradients import step_gradient
+from fedsim.training.gradients import refuse_batch_norm, step_gradient
 from fedsim.training.trained import Trained
 
 
@@ -59,6 +59,8 @@ class LocalRun:
         Raises:
             RoundError: the phase trains nothing, or contradicts itself.
         """
+        if phase.per_example:
+            refuse_batch_norm(self.program.model)
         trained = Trained.of(phase, self.tensors, self._trained_names(phase, purpose), saved)
         self.tensors.update(trained.leaves)
         for batch, count, context in self._steps(phase, purpose):
