@@ -1,12 +1,14 @@
 """The round loop's clients in the engine's workers: no message per client, private state on the driver."""
 
+import time
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any
 
 from fedsim.contracts import Failure, LocalEvaluation, LocalUpdate, Tensors
-from fedsim.engine.contract import Engine, Task
+from fedsim.engine.contract import Engine, Handler, Setup, Task, WorkerPlace
 from fedsim.federation import EvaluateOrder, Order, TrainOrder
 from fedsim.private_store import PrivateStore
 
@@ -23,6 +25,41 @@ def default_chunk(clients: int, work: float) -> int:
     """
     fits = int(CHUNK_WORK // max(work, 1))
     return max(1, min(fits, ceil(clients / CHUNKS)))
+
+
+@dataclass(frozen=True)
+class Timed:
+    """A result, who made it, and the seconds of its whole task (told once per task, else 0)."""
+
+    result: Any
+    worker: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class TimedSetup:
+    """A setup whose handlers tell how long each task took; picklable where `setup` is."""
+
+    setup: Setup
+
+    def __call__(self, data: Any, place: WorkerPlace) -> "TimedHandler":
+        """The handler of one worker."""
+        return TimedHandler(self.setup(data, place), place.number)
+
+
+@dataclass(frozen=True)
+class TimedHandler:
+    """Wraps each result of a handler in `Timed`."""
+
+    handler: Handler
+    worker: int
+
+    def run(self, broadcast: Any, task: Task) -> Sequence[Timed]:
+        """What the handler makes of the task."""
+        begun = time.perf_counter()
+        results = self.handler.run(broadcast, task)
+        seconds = time.perf_counter() - begun
+        return [Timed(result, self.worker, 0.0 if place else seconds) for place, result in enumerate(results)]
 
 
 class EngineFederation:
@@ -50,6 +87,7 @@ class EngineFederation:
         average = sum(sizes) / max(len(sizes), 1)
         self._work, self._chunk = average * size, chunk
         self._pending: dict[int, Tensors] = {}
+        self._waited = 0.0
 
     def train(self, order: TrainOrder, partitions: Sequence[int]) -> list[LocalUpdate | Failure]:
         """One result per partition, in the order given; private tensors stay here, uncommitted."""
@@ -79,8 +117,24 @@ class EngineFederation:
         """End the workers."""
         self._engine.close()
 
+    def take_wait(self) -> float:
+        """Seconds since the last call in which not even the busiest worker computed: transport, idling."""
+        taken, self._waited = self._waited, 0.0
+        return taken
+
     def _run(self, order: Order, partitions: Sequence[int]) -> Mapping[int, Any]:
-        return self._engine.run(order, self._tasks(partitions), order.round)
+        begun = time.perf_counter()
+        found = self._engine.run(order, self._tasks(partitions), order.round)
+        busy: defaultdict[int, float] = defaultdict(float)
+        results = {}
+        for partition, value in found.items():
+            if isinstance(value, Timed):
+                busy[value.worker] += value.seconds
+                results[partition] = value.result
+            else:  # the engine's own ledger entry for a lost client
+                results[partition] = value
+        self._waited += max(0.0, time.perf_counter() - begun - max(busy.values(), default=0.0))
+        return results
 
     def _tasks(self, partitions: Sequence[int]) -> list[Task]:
         """The cohort cut in partition order."""

@@ -6,7 +6,7 @@ on elsewhere with the same bits.
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 
@@ -31,6 +31,15 @@ from fedsim.replies import (
 from fedsim.results import client_metrics
 from fedsim.server_evaluation import ServerEvaluation
 from fedsim.stopwatch import Stopwatch
+
+
+@runtime_checkable
+class Waits(Protocol):
+    """A federation that knows how long nobody computed."""
+
+    def take_wait(self) -> float:
+        """Seconds since the last call in which not even the busiest client computed."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -107,6 +116,7 @@ class RoundLoop:
         order = TrainOrder(round, state.vector, state.integers, state.downlink)
         with self.watch.phase("train"):
             replies = self.federation.train(order, asked)
+        self._tell_wait("train")
         with self.watch.phase("aggregate"):
             replied = sort_replies(replies, self.parts.layout, round)
         self._enforce(round, asked, replied.failures, "train")
@@ -148,7 +158,12 @@ class RoundLoop:
                 everybody = range(self.parts.experiment.federation.clients)
                 who = list(asked) if table.clients == "sampled" else list(everybody)
                 measured = self._measure_clients(state, who, measured)
+        self._tell_wait("evaluate")
         return measured
+
+    def _tell_wait(self, phase: str) -> None:
+        if isinstance(self.federation, Waits):
+            self.watch.move(phase, "wait", self.federation.take_wait())
 
     def _measure_clients(self, state: RunState, who: Sequence[int], measured: "_Measured") -> "_Measured":
         order = EvaluateOrder(state.round, state.vector, state.integers, state.downlink)
