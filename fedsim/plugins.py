@@ -268,4 +268,6 @@ def describe(built: Any) -> Any:
         return [describe(value) for value in built]
     if isinstance(built, str | int | float | bool) or built is None:
         return built
+    if type(built).__name__ == "dtype":  # torch's and NumPy's
+        return str(built)
     return f"{type(built).__module__}:{type(built).__qualname__}"

@@ -1,0 +1,135 @@
+"""The `fedsim` command. Exit codes: 0 done, 1 failed, 2 bad input, 3 expectation not met, 130 interrupted.
+
+Heavy libraries are imported inside the commands, so that `fedsim --help` answers at once.
+"""
+
+import json
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fedsim.errors import FedsimError
+
+if TYPE_CHECKING:
+    from fedsim.runner import Outcome
+
+app = typer.Typer(
+    no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None
+)
+
+File = Annotated[Path, typer.Argument(metavar="FILE", help="An experiment file (TOML).", show_default=False)]
+Overrides = Annotated[
+    list[str],
+    typer.Option("--set", metavar="KEY.PATH=VALUE", help="Change a value of the file; may be repeated."),
+]
+Out = Annotated[
+    Path | None, typer.Option("--out", metavar="DIR", help="Folder of the run; else runs/NAME/TIME.")
+]
+Resume = Annotated[
+    bool, typer.Option("--resume", help="Go on with the run in --out, or with the latest one.")
+]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Only the result.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Only the result, as JSON on standard output.")]
+
+
+@app.command("run")
+def run_command(
+    file: File,
+    overrides: Overrides = [],  # noqa: B006 - typer reads the default, nobody changes it
+    out: Out = None,
+    resume: Resume = False,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+) -> None:
+    """Run an experiment: all seeds, a table, and a folder with everything behind it."""
+    with clear_errors():
+        from fedsim.launch import launch
+
+        outcomes = launch(
+            file, overrides, out=out, resume=resume, talk=not (quiet or as_json), as_json=as_json
+        )
+        raise typer.Exit(_exit_code(outcomes))
+
+
+def _exit_code(outcomes: "list[Outcome]") -> int:
+    codes = {outcome.exit_code for outcome in outcomes}
+    return 1 if 1 in codes else max(codes)
+
+
+@app.command("check")
+def check_command(file: File, overrides: Overrides = []) -> None:  # noqa: B006
+    """Look at an experiment before running it: data, sizes, memory, workers."""
+    with clear_errors():
+        from fedsim.report.preflight import print_preflight
+
+        print_preflight(file, overrides)
+
+
+@app.command("list")
+def list_command() -> None:
+    """All plugins with their keys and defaults."""
+    with clear_errors():
+        from fedsim.report.plugin_list import print_plugins
+
+        print_plugins()
+
+
+@app.command("doctor")
+def doctor_command() -> None:
+    """Versions, cores, memory, GPUs, Ray, and the data mirror."""
+    with clear_errors():
+        from fedsim.report.doctor import print_doctor
+
+        print_doctor()
+
+
+@app.command("app", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def app_command(
+    path: Annotated[Path, typer.Argument(metavar="PATH", help="A Flower app's folder.", show_default=False)],
+    clients: Annotated[int, typer.Option("--clients", help="Number of clients (SuperNodes).")] = 10,
+    workers: Annotated[int | None, typer.Option("--workers", help="Workers; else one per core.")] = None,
+    backend: Annotated[str, typer.Option("--backend", help="in-process or ray.")] = "in-process",
+    seed: Annotated[int, typer.Option("--seed", help="Of the run.")] = 0,
+    run_config: Annotated[
+        list[str], typer.Option("--run-config", help="Changes of the app's run configuration.")
+    ] = [],  # noqa: B006
+) -> None:
+    """Run somebody else's Flower app on fedsim's engine, unmodified."""
+    raise typer.Exit(1)
+
+
+@contextmanager
+def clear_errors() -> Iterator[None]:
+    """Deliberate errors become one line on standard error and an exit code; SIGTERM acts like Ctrl-C."""
+
+    def interrupt(number: int, frame: Any) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    except FedsimError as error:
+        typer.echo("fedsim: " + " ".join(str(error).split()), err=True)
+        raise typer.Exit(error.exit_code) from None
+    except KeyboardInterrupt:
+        typer.echo("fedsim: interrupted; workers were ended. Go on with --resume.", err=True)
+        raise typer.Exit(130) from None
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def print_json(value: Any) -> None:
+    """A result for other programs."""
+    typer.echo(json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False))
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    if isinstance(sys.stdout, __import__("io").TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a terminal without ± shows ? and does not fail
+    app()
