@@ -182,7 +182,7 @@ class EngineGrid(Grid):
 
     def _one_call(self, messages: Mapping[int, Message], end: float) -> dict[int, Message]:
         """Send messages to different nodes; the keys come back with the replies."""
-        contents = self._restored([message.content for message in messages.values()])
+        contents = self.restored([message.content for message in messages.values()])
         broadcast, packed = ship(contents)
         places = {self._partitions[message.metadata.dst_node_id]: i for i, message in messages.items()}
         envelopes = {
@@ -241,15 +241,15 @@ class EngineGrid(Grid):
         self.ledger.failures.append(failure)
         _log.debug("%s in round %d: %s\n%s", failure.kind, failure.round, failure.message, failure.traceback)
 
-    def _restored(self, contents: Sequence[RecordDict]) -> list[RecordDict]:
+    def restored(self, contents: Sequence[RecordDict]) -> list[RecordDict]:
         """The contents with drifted integer arrays restored; equal objects stay equal objects."""
         distinct = {id(content): content for content in contents}
         before = len(self.integers.restored)
         restored = {key: self.integers.restore(content) for key, content in distinct.items()}
-        if len(self.integers.restored) > before:
-            names = list(self.integers.restored.items())[before:]
+        names = list(self.integers.restored.items())[before:]
+        if names:
             line = (
-                f"{self.rule} turned integer arrays into floats; clients get them rounded to their types: "
+                f"{self.rule} turned integer arrays into floats; they are rounded back to their types: "
                 + ", ".join(f"{name} ({dtype})" for name, dtype in names)
             )
             self.ledger.note(line)

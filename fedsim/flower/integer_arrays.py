@@ -43,10 +43,6 @@ class IntegerArrays:
             self.restored[f"{name}[{key!r}]"] = dtype
         return restored
 
-    def restored_record(self, name: str, record: ArrayRecord) -> ArrayRecord:
-        """The same for a result that is not sent any more."""
-        return self.restore(RecordDict({name: record})).array_records[name]
-
     def _drifted(self, content: RecordDict) -> Iterable[tuple[str, str, str]]:
         for name, record in content.array_records.items():
             for key, array in record.items():
