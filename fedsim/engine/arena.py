@@ -63,7 +63,7 @@ def place(parcel: Parcel) -> Arena:
     try:
         with mmap.mmap(file, total) as memory:
             for piece, (first, size) in zip(pieces, spans, strict=True):
-                memory[first : first + size] = memoryview(piece)
+                memory[first : first + size] = piece.data
     except BaseException:
         os.close(file)
         raise

@@ -89,7 +89,7 @@ class Channel:
         return block.tobytes()
 
     def _fill(self, block: Bytes) -> None:
-        memory = memoryview(block)
+        memory = block.data
         while memory:
             count = self._socket.recv_into(memory)
             if not count:

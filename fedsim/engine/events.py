@@ -1,7 +1,7 @@
 """What a worker tells the driver, and the loop that tells it."""
 
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,15 +69,24 @@ def one_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
 
 
-def perform(handler: Handler, broadcast: Any, tasks: Sequence[Task]) -> Iterator[Event]:
-    """Run the tasks of one call in order, telling of each as it ends; stops at the first that raises."""
+def perform(
+    handler: Handler, broadcast: Any, tasks: Sequence[Task], wrap: Callable[[Parcel], Parcel] = lambda x: x
+) -> Iterator[Event]:
+    """Run the tasks of one call in order, telling of each as it ends; stops at the first that raises.
+
+    Args:
+        handler: the worker's.
+        broadcast: goes to every task.
+        tasks: of this call.
+        wrap: what the transport needs done to a packed result.
+    """
     for task in tasks:
         try:
             results = run_checked(handler, broadcast, task)
         except BaseException as error:  # a client's sys.exit must not take the worker along
             yield Raised(Trouble.of(error))
             return
-        yield Done(tuple(_packed(result) for result in results))
+        yield Done(tuple(_packed(result, wrap) for result in results))
         del results
     yield Finished()
 
@@ -95,8 +104,8 @@ def run_checked(handler: Handler, broadcast: Any, task: Task) -> list[Any]:
     return results
 
 
-def _packed(result: Any) -> Parcel | Trouble:
+def _packed(result: Any, wrap: Callable[[Parcel], Parcel]) -> Parcel | Trouble:
     try:
-        return pack(result)
+        return wrap(pack(result))
     except Exception as error:
         return Trouble.of(error, "The result cannot be pickled: ")

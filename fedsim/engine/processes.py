@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
+from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 # Set before numerical libraries are loaded. CUBLAS_WORKSPACE_CONFIG is what torch asks for in order to
 # make cuBLAS deterministic.
@@ -27,6 +28,7 @@ _PARENT_CHECK_SECONDS = 0.5
 
 def settle(device: torch.device) -> None:
     """Set this process to one thread and, on CUDA, to deterministic algorithms; for good."""
+    threadpool_limits(1)
     torch.set_num_threads(1)
     if torch.get_num_interop_threads() != 1:  # can be set once, before any parallel work
         torch.set_num_interop_threads(1)
@@ -40,10 +42,11 @@ def settle(device: torch.device) -> None:
 @contextmanager
 def working_driver(device: torch.device) -> Iterator[None]:
     """One thread and, on CUDA, deterministic algorithms; what was set before returns afterwards."""
-    from threadpoolctl import threadpool_limits
-
     threads, strict = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
-    warn_only, benchmark = torch.is_deterministic_algorithms_warn_only_enabled(), torch.backends.cudnn.benchmark
+    warn_only, benchmark = (
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+        torch.backends.cudnn.benchmark,
+    )
     with threadpool_limits(1):
         torch.set_num_threads(1)
         if device.type == "cuda":

@@ -9,8 +9,9 @@ import io
 import pickle
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from types import FunctionType
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -47,7 +48,12 @@ class _Memory:
     """Makes numpy view a range of memory, writable, for as long as `owner` lives."""
 
     def __init__(self, address: int, nbytes: int, owner: object) -> None:
-        self.__array_interface__ = {"data": (address, False), "shape": (nbytes,), "typestr": "|u1", "version": 3}
+        self.__array_interface__ = {
+            "data": (address, False),
+            "shape": (nbytes,),
+            "typestr": "|u1",
+            "version": 3,
+        }
         self.owner = owner
 
 
@@ -136,7 +142,7 @@ def _reduce_tensor(tensor: Tensor) -> tuple[Callable[..., Tensor], tuple[Any, ..
     memory = None
     if bare.numel():
         flat = bare.as_strided((span,), (1,), bare.storage_offset())
-        memory = pickle.PickleBuffer(flat.view(torch.uint8).numpy())
+        memory = pickle.PickleBuffer(flat.view(torch.uint8).numpy().data)
     return _tensor, (memory, bare.dtype, tuple(bare.shape), bare.stride(), tensor.requires_grad)
 
 
@@ -151,9 +157,9 @@ def _tensor(
 
 
 def _reduce_array(array: NDArray[Any]) -> tuple[Callable[..., NDArray[Any]], tuple[Any, ...]]:
-    order = "F" if array.flags.f_contiguous and not array.flags.c_contiguous else "C"
+    order: Literal["C", "F"] = "F" if array.flags.f_contiguous and not array.flags.c_contiguous else "C"
     flat = np.asarray(array, order=order).ravel(order="K")
-    memory = pickle.PickleBuffer(flat.view(np.uint8)) if array.nbytes else None
+    memory = pickle.PickleBuffer(flat.view(np.uint8).data) if array.nbytes else None
     return _array, (memory, array.dtype, array.shape, order)
 
 
@@ -168,7 +174,7 @@ def _reduce_code(obj: Any) -> Any:
     if obj.__module__ != "__main__" and "<locals>" not in obj.__qualname__:
         return NotImplemented
     try:
-        import cloudpickle
+        cloudpickle = import_module("cloudpickle")
     except ImportError:
         return NotImplemented
     return cloudpickle.loads, (cloudpickle.dumps(obj),)
