@@ -40,7 +40,7 @@ class GridFederation:
         *,
         patience: float = 120.0,
         deadline: float | None = None,
-        resumed: bool = False,
+        release: Callable[[], None] | None = None,
     ) -> None:
         """Find the clients.
 
@@ -50,19 +50,18 @@ class GridFederation:
             seed: of the run; clients need it for their data and their own draws.
             patience: seconds that all clients may take to appear and to say who they are.
             deadline: seconds that a round may take; None: no limit.
-            resumed: earlier rounds were played elsewhere, so that clients that keep private tensors, whose
-                place is on the nodes, cannot go on; they fail with a message.
+            release: called by `close`.
 
         Raises:
             ConfigError: the grid has another number of nodes, or nodes without a partition of their own.
         """
         ensure_identity()
         self._grid, self._clients, self._seed = grid, clients, seed
-        self._patience, self._deadline = patience, deadline
-        self._unasked = UNKNOWN if resumed else NEVER
+        self._patience, self._deadline, self._release = patience, deadline, release
         self._nodes: dict[int, int] = {}  # partition -> node id
         self._accepted: dict[int, int] = {}  # partition -> round whose private tensors count
         self._returned: dict[int, int] = {}  # the same for the last train, not yet decided
+        self._unasked: int | None = None  # what is accepted of a client that this object never trained
         self._find_all()
 
     def train(self, order: TrainOrder, partitions: Sequence[int]) -> list[LocalUpdate | Failure]:
@@ -82,7 +81,10 @@ class GridFederation:
         return self._ask(order, partitions, MessageType.EVALUATE, _evaluation)
 
     def close(self) -> None:
-        """Nothing to release: whoever made the grid closes it."""
+        """Release what the maker of the grid asked to have released; safe to call twice."""
+        release, self._release = self._release, None
+        if release is not None:
+            release()
 
     def _ask(
         self,
@@ -91,6 +93,9 @@ class GridFederation:
         kind: str,
         read: Callable[[RecordDict, int, int], Result],
     ) -> list[Result | Failure]:
+        if self._unasked is None:
+            # A first order of a later round means a resumed run: earlier private tensors lie elsewhere.
+            self._unasked = NEVER if order.round == 1 else UNKNOWN
         self._find_returned(partitions)
         shared = records.order_records(order)
         reached = [partition for partition in partitions if partition in self._nodes]
@@ -107,7 +112,7 @@ class GridFederation:
         own: dict[str, Any] = {
             "round": order.round,
             "seed": self._seed,
-            "accepted": self._accepted.get(partition, self._unasked),
+            "accepted": self._accepted.get(partition, self._unasked or NEVER),
         }
         if isinstance(order, EvaluateOrder):
             own["splits"] = list(order.splits)

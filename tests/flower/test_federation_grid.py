@@ -347,9 +347,17 @@ def test_records_reject_a_malformed_order():
 
 
 def test_a_resumed_run_goes_on_only_for_clients_that_keep_nothing():
-    _, federation = federated(resumed=True)
+    _, federation = federated()
     lost, fine = federation.train(order(3), [0, 3])
     assert "keeps private tensors, and the run was resumed without them" in lost.message
     assert isinstance(fine, LocalUpdate)
     federation.commit([3])
     assert isinstance(federation.train(order(4), [3])[0], LocalUpdate)
+
+
+def test_close_releases_once():
+    closed = []
+    _, federation = federated(release=lambda: closed.append(1))
+    federation.close()
+    federation.close()
+    assert closed == [1]

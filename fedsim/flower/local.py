@@ -1,0 +1,44 @@
+"""Tier T0 of `fedsim run`: our own ClientApp, message by message, on the engine's workers."""
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+from fedsim.engine.options import EngineOptions
+from fedsim.engine.start import start
+from fedsim.federation import Federation
+from fedsim.flower.client_handler import ClientAppSetup
+from fedsim.flower.federation import GridFederation
+from fedsim.flower.grid import EngineGrid, run_id
+
+
+def local_grid_federation(
+    options: EngineOptions, file: Path, overrides: Sequence[str], *, clients: int, seed: int
+) -> Federation:
+    """One seed's clients behind an `EngineGrid`; its `close` ends the workers.
+
+    Args:
+        options: of the engine.
+        file: the experiment; every worker reads it, as SuperNodes do.
+        overrides: its `key.path=value` changes.
+        clients: partitions.
+        seed: of the run.
+
+    Raises:
+        WorkerError: workers cannot be started.
+    """
+    setup = ClientAppSetup(
+        reference="fedsim.flower.client_app:app",
+        directory=None,
+        seed=seed,
+        clients=clients,
+        run_id=run_id(seed),
+        run_config={"experiment": str(file.resolve()), "overrides": shlex.join(overrides)},
+    )
+    engine = start(options, setup, None)
+    try:
+        grid = EngineGrid(engine, clients=clients, seed=seed)
+        return GridFederation(grid, clients, seed, release=engine.close)
+    except BaseException:
+        engine.close()
+        raise

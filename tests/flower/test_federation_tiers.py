@@ -1,0 +1,108 @@
+"""Our ClientApp behind a grid gives the numbers of the engine, to the bit."""
+
+import shlex
+
+import pytest
+import torch
+from flwr.app import Context, RecordDict
+
+from fedsim.assembly import assemble
+from fedsim.config import load
+from fedsim.engine.contract import Task, WorkerPlace
+from fedsim.engine.options import EngineOptions
+from fedsim.errors import ConfigError
+from fedsim.federation import EvaluateOrder, TrainOrder
+from fedsim.flower.client_app import experiment_of, handler_of
+from fedsim.flower.local import local_grid_federation
+from fedsim.params import digest
+from fedsim.private_store import PrivateStore
+from fedsim.runner import run
+from fedsim.training.handler import TrainingSetup
+from fedsim.transports import LocalTransport
+
+FILE = """
+rounds = 3
+seeds = [5]
+federation = { clients = 5, clients_per_round = 3, partition = { kind = "dirichlet", alpha = 0.5 } }
+model = { kind = "mlp", hidden = [16] }
+client.epochs = 1
+client.batch_size = 32
+client.optimizer = { kind = "sgd", learning_rate = 0.1, momentum = 0.9 }
+"""
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "tiers.toml"
+    path.write_text(FILE)
+    return path
+
+
+def outcome(file, out, *overrides):
+    experiment = load(file, overrides)
+    (one,) = run(experiment, out, federation_of=LocalTransport(file, overrides))
+    assert one.status == "completed", one.result["reason"]
+    return one.result
+
+
+def test_t0_is_t1_to_the_bit_on_one_and_two_workers(file, tmp_path):
+    reference = outcome(file, tmp_path / "t1", "engine.tier=T1")
+    for workers in (1, 2):
+        found = outcome(file, tmp_path / f"t0-{workers}", "engine.tier=T0", f"engine.workers={workers}")
+        assert found["model_sha256"] == reference["model_sha256"]
+        assert found["metrics"] == reference["metrics"]
+
+
+def test_every_client_answers_as_the_training_code_does(file):
+    parts = assemble(load(file), 5)
+    handler = TrainingSetup(parts.plugins.method, 5)(parts.data, WorkerPlace(0, torch.device("cpu")))
+    vector = parts.layout.flatten(parts.initial)
+    train, evaluate = TrainOrder(1, vector, {}), EvaluateOrder(1, vector, {})
+    federation = local_grid_federation(EngineOptions(workers=1), file, (), clients=5, seed=5)
+    try:
+        for partition, found in enumerate(federation.train(train, range(5))):
+            (expected,) = handler.run(train, Task((partition,), (None,)))
+            assert digest({"u": found.update}) == digest({"u": expected.update})
+            assert (found.examples, found.steps, found.metrics) == (
+                expected.examples,
+                expected.steps,
+                expected.metrics,
+            )
+        for partition, found in enumerate(federation.evaluate(evaluate, range(5))):
+            (expected,) = handler.run(evaluate, Task((partition,), (None,)))
+            assert found == expected
+    finally:
+        federation.close()
+
+
+def test_overrides_reach_the_clients_whatever_their_quotes(file):
+    overrides = ("seeds=[5, 6]", 'data={kind = "digits"}', "rounds=9")
+    config = {"experiment": str(file), "overrides": shlex.join(overrides)}
+    assert experiment_of(config) == load(file, overrides)
+
+
+def test_a_process_reads_its_data_once_per_seed(file):
+    context = Context(1, 2, {"partition-id": 0}, RecordDict(), {"experiment": str(file), "overrides": ""})
+    assert handler_of(context, 5) is handler_of(context, 5)
+
+
+def test_an_experiment_that_is_not_in_the_app_is_named():
+    with pytest.raises(ConfigError, match=r"experiment = 'nowhere.toml', which is no file of the app"):
+        experiment_of({"experiment": "nowhere.toml"})
+    with pytest.raises(ConfigError, match="experiment = ''"):
+        experiment_of({})
+
+
+def test_a_relative_experiment_is_found_on_the_path(file, monkeypatch):
+    monkeypatch.syspath_prepend(str(file.parent))
+    assert experiment_of({"experiment": "tiers.toml"}).rounds == 3
+
+
+def test_the_store_is_untouched(file, tmp_path):
+    parts = assemble(load(file, ("engine.tier=T0",)), 5)
+    store = PrivateStore(tmp_path / "private")
+    federation = LocalTransport(file, ("engine.tier=T0",))(parts, store)
+    federation.train(TrainOrder(1, parts.layout.flatten(parts.initial), {}), [0])
+    federation.commit([0])
+    federation.close()
+    assert store.get(0) is None
