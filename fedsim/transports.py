@@ -33,9 +33,10 @@ class LocalTransport:
             WorkerError: workers cannot be started.
         """
         if tier(parts.experiment.engine.tier) == "T0":
-            from fedsim.flower.local_grid import local_grid_federation
+            from fedsim.flower.local import local_grid_federation
 
-            return local_grid_federation(parts, self.file, self.overrides)
+            options, clients = engine_options(parts.experiment.engine), parts.experiment.federation.clients
+            return local_grid_federation(options, self.file, self.overrides, clients=clients, seed=parts.seed)
         return engine_federation(parts, store)
 
 
