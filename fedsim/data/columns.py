@@ -95,4 +95,4 @@ def _is_image(field: arrow.Field, declared: dict[str, Any]) -> bool:
     if isinstance(feature, dict) and feature.get("_type") == "Image":
         return True
     kind = field.type
-    return arrow.types.is_struct(kind) and kind.get_field_index("bytes") >= 0
+    return bool(arrow.types.is_struct(kind) and kind.get_field_index("bytes") >= 0)

@@ -22,6 +22,7 @@ from fedsim.data.tables import encoded, label_codes, present
 from fedsim.errors import ConfigError, DataError
 
 _FORMAT = 1  # of the cached arrays
+_WHITE = 255.0
 _NAMES_SHOWN = 200  # class names among the facts
 
 
@@ -99,8 +100,8 @@ class Hub:
             test = Rows(torch.from_numpy(arrays["test_x"]), torch.from_numpy(arrays["test_y"]))
         standardise = torch.from_numpy(arrays["standardise"])
         if self.normalize == "unit" and rows.x.dtype == torch.uint8:
-            unit = {"mean": torch.zeros(standardise.shape), "std": torch.full(standardise.shape, 255.0)}
-            rows = Rows(rows.x, rows.y, **unit)
+            zero, white = torch.zeros(standardise.shape), torch.full(standardise.shape, _WHITE)
+            rows = Rows(rows.x, rows.y, mean=zero, std=white)
         return RowPool(
             name=self.name,
             rows=rows,

@@ -31,18 +31,30 @@ def decoded(columns: list[Any], size: int | None, name: str) -> list[Pixels]:
     everything = [item for part in encoded for item in part]
     if not everything:
         raise DataError(f"The image column {name!r} is empty.")
-    grey = all(_opened(item, name, 0).mode in _GREY for item in everything)
     first = _opened(everything[0], name, 0)
-    width, height = (size, size) if size else first.size
-    pixels = np.empty((len(everything), 1 if grey else 3, height, width), dtype=np.uint8)
+    shape = (size, size) if size else (first.height, first.width)
+    try:
+        pixels = _pixels(everything, name, shape, grey=first.mode in _GREY, resize=size is not None)
+    except _ColourError:  # the first image was grey, a later one is not
+        pixels = _pixels(everything, name, shape, grey=False, resize=size is not None)
+    return np.split(pixels, np.cumsum([len(part) for part in encoded])[:-1])
+
+
+class _ColourError(Exception):
+    """An image has colours although the first one is grey."""
+
+
+def _pixels(items: list[Any], name: str, shape: tuple[int, int], *, grey: bool, resize: bool) -> Pixels:
+    pixels = np.empty((len(items), 1 if grey else 3, *shape), dtype=np.uint8)
 
     def decode(start: int) -> None:
-        for number in range(start, min(start + _CHUNK, len(everything))):
-            pixels[number] = _array(everything[number], name, number, grey, (width, height), size is not None)
+        for number in range(start, min(start + _CHUNK, len(items))):
+            with _opened(items[number], name, number) as image:
+                pixels[number] = _array(image, f"Image {number} of column {name!r}", shape, grey, resize)
 
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:  # Pillow decodes outside the interpreter's lock
-        list(pool.map(decode, range(0, len(everything), _CHUNK)))
-    return np.split(pixels, np.cumsum([len(part) for part in encoded])[:-1])
+        list(pool.map(decode, range(0, len(items), _CHUNK)))
+    return pixels
 
 
 def _opened(item: Any, name: str, number: int) -> Image.Image:
@@ -58,19 +70,20 @@ def _opened(item: Any, name: str, number: int) -> Image.Image:
     raise DataError(f"Image {number} of column {name!r} holds no bytes.")
 
 
-def _array(item: Any, name: str, number: int, grey: bool, size: tuple[int, int], resize: bool) -> Pixels:
+def _array(image: Image.Image, which: str, shape: tuple[int, int], grey: bool, resize: bool) -> Pixels:
     """[c, h, w]."""
-    with _opened(item, name, number) as image:
-        if not resize and image.size != size:
-            raise DataError(
-                f"Image {number} of column {name!r} has {image.size[0]} x {image.size[1]} pixels, the first "
-                f"{size[0]} x {size[1]}: set data.size to resize all."
-            )
-        try:
-            picture = image.convert("L" if grey else "RGB")
-        except OSError as error:
-            raise DataError(f"Image {number} of column {name!r} cannot be decoded: {error}") from error
-    if resize and picture.size != size:
-        picture = picture.resize(size, Image.Resampling.BILINEAR)
+    if grey and image.mode not in _GREY:
+        raise _ColourError
+    if not resize and (image.height, image.width) != shape:
+        raise DataError(
+            f"{which} has {image.width} x {image.height} pixels, the first {shape[1]} x {shape[0]}: "
+            "set data.size to resize all."
+        )
+    try:
+        picture = image.convert("L" if grey else "RGB")
+    except (OSError, SyntaxError) as error:  # Pillow's PNG reader raises SyntaxError on damage
+        raise DataError(f"{which} cannot be decoded: {error}") from error
+    if picture.size != shape[::-1]:
+        picture = picture.resize(shape[::-1], Image.Resampling.BILINEAR)
     array = np.asarray(picture)
     return array[None] if grey else array.transpose(2, 0, 1)
