@@ -3,11 +3,11 @@
 Heavy libraries are imported inside the commands, so that `fedsim --help` answers at once.
 """
 
-import json
 import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -88,19 +88,43 @@ def doctor_command() -> None:
         print_doctor()
 
 
-@app.command("app", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+@app.command("app")
 def app_command(
     path: Annotated[Path, typer.Argument(metavar="PATH", help="A Flower app's folder.", show_default=False)],
-    clients: Annotated[int, typer.Option("--clients", help="Number of clients (SuperNodes).")] = 10,
-    workers: Annotated[int | None, typer.Option("--workers", help="Workers; else one per core.")] = None,
-    backend: Annotated[str, typer.Option("--backend", help="in-process or ray.")] = "in-process",
-    seed: Annotated[int, typer.Option("--seed", help="Of the run.")] = 0,
+    clients: Annotated[
+        int | None, typer.Option(help="SuperNodes; else what the app declares, or 10.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of everything that the run draws.")] = 0,
+    backend: Annotated[str, typer.Option(help="in-process or ray.")] = "in-process",
+    workers: Annotated[int | None, typer.Option(help="Workers; else one per core, 8 at most.")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    deadline: Annotated[
+        float | None, typer.Option(help="Seconds that a worker may take for a round.")
+    ] = None,
     run_config: Annotated[
-        list[str], typer.Option("--run-config", help="Changes of the app's run configuration.")
+        list[str], typer.Option("--run-config", metavar="KEYS", help="Changes, as flwr run takes them.")
     ] = [],  # noqa: B006
+    max_failed_fraction: Annotated[float, typer.Option(help="Of a round's messages that may fail.")] = 0.0,
 ) -> None:
     """Run somebody else's Flower app on fedsim's engine, unmodified."""
-    raise typer.Exit(1)
+    with clear_errors():
+        from fedsim.engine.options import EngineOptions
+        from fedsim.flower.app_result import summary_lines
+        from fedsim.flower.foreign_app import run_app
+
+        known: Any = backend  # the options refuse anything else
+        options = EngineOptions(backend=known, workers=workers, device=device, deadline=deadline)
+        result = run_app(
+            path,
+            clients=clients,
+            seed=seed,
+            engine=options,
+            overrides=run_config,
+            max_failed_fraction=max_failed_fraction,
+        )
+        for line in summary_lines(result):
+            typer.echo(line)
+        raise typer.Exit(result.exit_code)
 
 
 @contextmanager
@@ -123,13 +147,8 @@ def clear_errors() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def print_json(value: Any) -> None:
-    """A result for other programs."""
-    typer.echo(json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False))
-
-
 def main() -> None:
     """Entry point of the console script."""
-    if isinstance(sys.stdout, __import__("io").TextIOWrapper):
+    if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal without ± shows ? and does not fail
     app()

@@ -105,4 +105,8 @@ def _show(
         console.out(json.dumps(finite(whole), indent=2, allow_nan=False, ensure_ascii=False), highlight=False)
         return
     print_outcomes(console, outcomes, summary)
+    for outcome in outcomes:
+        if outcome.exit_code:
+            line = f"fedsim: seed {outcome.seed}: {outcome.status}: {outcome.result['reason']}"
+            Console(stderr=True, soft_wrap=True).print(" ".join(line.split()), highlight=False, markup=False)
     console.print(f"run directory {folder}", soft_wrap=True, highlight=False, markup=False)

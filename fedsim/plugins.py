@@ -231,12 +231,16 @@ def _is_union(hint: Any) -> bool:
 
 
 def _words(hint: Any) -> str:
-    """`int`, `float | None`, `Optimizer`."""
-    return (
-        hint.__name__
-        if isinstance(hint, type) and not typing.get_args(hint)
-        else str(hint).replace("typing.", "")
-    )
+    """`int`, `float | None`, `'auto' | 'full'`, `tuple[int, ...]`, `Optimizer`."""
+    inner = typing.get_args(hint)
+    if isinstance(hint, types.UnionType) or _is_union(hint):
+        return " | ".join(_words(member) for member in inner)
+    if typing.get_origin(hint) is typing.Literal:
+        return " | ".join(repr(member) for member in inner)
+    if hint is type(None) or hint is Ellipsis:
+        return "None" if hint is not Ellipsis else "..."
+    name = getattr(hint, "__name__", str(hint))
+    return f"{name}[{', '.join(_words(member) for member in inner)}]" if inner else name
 
 
 def options_of(cls: Any) -> tuple[Option, ...]:

@@ -53,7 +53,7 @@ class LiveProgress:
     def seed_finished(self, outcome: Outcome) -> None:
         """Say how it ended, where it did not end well."""
         if outcome.status != "completed":
-            self._progress.console.print(_ending(outcome), highlight=False, markup=False)
+            self._progress.console.print(f"seed {outcome.seed}: {outcome.status}", highlight=False)
 
 
 class PlainProgress:
@@ -77,15 +77,10 @@ class PlainProgress:
 
     def seed_finished(self, outcome: Outcome) -> None:
         """Say how it ended."""
-        self._say(_ending(outcome))
+        self._say(f"seed {outcome.seed}: {outcome.status}")
 
     def _say(self, line: str) -> None:
         self._console.print(line, soft_wrap=True, highlight=False, markup=False)
-
-
-def _ending(outcome: Outcome) -> str:
-    reason = outcome.result.get("reason")
-    return f"seed {outcome.seed}: {outcome.status}" + (f": {reason}" if reason else "")
 
 
 def _numbers(metrics: Mapping[str, float | None]) -> str:

@@ -1,0 +1,165 @@
+"""`fedsim check`: what an experiment will do, before it does it."""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from fedsim.assembly import Parts, assemble
+from fedsim.config import load
+from fedsim.data.preflight import preflight
+from fedsim.engine.contract import Task, WorkerPlace
+from fedsim.engine.start import start
+from fedsim.expectations import refuse_unknown
+from fedsim.plugins import search_in
+from fedsim.report.doctor import available_memory
+from fedsim.runner import known_metrics
+from fedsim.server_evaluation import ServerEvaluation
+from fedsim.transports import engine_options
+
+MOST_ROWS = 30  # clients that the table lists
+PROCESS_BYTES = 350 * 2**20  # of an interpreter with torch, measured on Linux
+COPIES_PER_WORKER = 5  # received model, parameters, gradient, optimiser's state, update
+
+
+def print_preflight(file: Path, overrides: Sequence[str]) -> None:
+    """Check an experiment's first seed and print what was found.
+
+    Raises:
+        FedsimError: with exit code 2, for everything that would stop the run before its first round.
+    """
+    search_in(file.parent, Path.cwd())
+    experiment = load(file, overrides)
+    parts = assemble(experiment, experiment.seeds[0])
+    server = ServerEvaluation.of(parts, torch.device("cpu"))
+    metrics = known_metrics(parts, server)
+    refuse_unknown(experiment.expect, metrics)
+    console = Console(highlight=False, soft_wrap=True)
+    found = preflight(parts.data)
+    _print_data(console, parts, found)
+    _print_leakage(console, found)
+    _print_plan(console, parts, metrics)
+    workers = probe(parts)
+    _print_memory(console, parts, found["bytes"], len(workers))
+    for seen in workers:
+        console.print(
+            f"worker {seen['worker']}: device {seen['device']}, {seen['threads']} thread, "
+            f"{seen['cores']} usable cores, {seen['gpus']} GPUs visible"
+        )
+
+
+def _print_data(console: Console, parts: Parts, found: Mapping[str, Any]) -> None:
+    facts = parts.data.facts
+    test = "none" if parts.data.test is None else str(len(parts.data.test))
+    console.print(
+        f"{facts['name']}, seed {parts.seed}: {facts['items']} items, {len(parts.data.clients)} clients, "
+        f"{facts['unassigned']} unassigned, {facts['shared_items']} held by several; server test set: {test}"
+    )
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for heading in ("client", "train", "val", "test"):
+        table.add_column(heading, justify="right")
+    table.add_column("training labels", overflow="fold")
+    for number, (size, labels) in enumerate(zip(found["sizes"], found["labels"], strict=True)):
+        if number < MOST_ROWS:
+            table.add_row(
+                str(number),
+                *(str(size[split]) for split in ("train", "val", "test")),
+                " ".join(map(str, labels)),
+            )
+    console.print(table)
+    if len(found["sizes"]) > MOST_ROWS:
+        train = sorted(size["train"] for size in found["sizes"])
+        console.print(
+            f"... and {len(train) - MOST_ROWS} more; training examples per client: "
+            f"least {train[0]}, median {train[len(train) // 2]}, most {train[-1]}"
+        )
+    for split, clients in found["empty"].items():
+        if clients:
+            console.print(
+                f"empty {split} split: {len(clients)} clients ({', '.join(map(str, clients[:10]))})"
+            )
+
+
+def _print_leakage(console: Console, found: Mapping[str, Any]) -> None:
+    leaks = found["leakage"]
+    shared = leaks["shared_in_client"] + leaks["shared_with_server"]
+    copies = leaks["copies_in_client"] + leaks["copies_in_server"]
+    console.print(
+        f"leakage: {shared} training examples also in a test split"
+        + (" [bold red](results will be too good)[/bold red]" if shared else "")
+        + f"; {copies} test examples have a copy among the training examples of the data set itself"
+    )
+
+
+def _print_plan(console: Console, parts: Parts, metrics: Sequence[str]) -> None:
+    experiment, layout = parts.experiment, parts.layout
+    console.print(
+        f"model: {layout.size:,} shared values, {layout.dtype}; {experiment.rounds} rounds, "
+        f"{experiment.federation.clients_per_round} clients each; seeds {list(experiment.seeds)}"
+    )
+    console.print(f"metrics: {', '.join(metrics)}")
+    if parts.malicious:
+        console.print(f"malicious: {', '.join(map(str, parts.malicious))}")
+
+
+def _print_memory(console: Console, parts: Parts, data: int, workers: int) -> None:
+    model = parts.layout.size * parts.layout.dtype.itemsize
+    rows = model * parts.experiment.federation.clients_per_round * 2  # replies, and the matrix of rows
+    extra = 0 if workers == 1 else workers * PROCESS_BYTES
+    need = PROCESS_BYTES + extra + data + rows + workers * COPIES_PER_WORKER * model
+    free = available_memory()
+    console.print(
+        f"memory, about: {need / 2**30:.2f} GiB (data {data / 2**30:.2f}, updates {rows / 2**30:.2f}, "
+        f"without private tensors and activations); {free / 2**30:.1f} GiB available"
+        + (" [bold red](too little)[/bold red]" if need > free else "")
+    )
+
+
+@dataclass(frozen=True)
+class ProbeSetup:
+    """Builds handlers that tell what their worker sees."""
+
+    def __call__(self, data: Any, place: WorkerPlace) -> "ProbeHandler":
+        """One worker's handler."""
+        return ProbeHandler(place)
+
+
+@dataclass(frozen=True)
+class ProbeHandler:
+    """Tells what a worker sees of CPU and GPU."""
+
+    place: WorkerPlace
+
+    def run(self, broadcast: Any, task: Task) -> list[dict[str, Any]]:
+        """The same facts for every item."""
+        affinity = getattr(os, "sched_getaffinity", None)
+        facts = {
+            "worker": self.place.number,
+            "device": str(self.place.device),
+            "threads": torch.get_num_threads(),
+            "cores": len(affinity(0)) if affinity else os.cpu_count(),
+            "gpus": torch.cuda.device_count(),
+        }
+        return [facts] * len(task.items)
+
+
+def probe(parts: Parts) -> list[dict[str, Any]]:
+    """What each worker of the experiment's engine sees.
+
+    Raises:
+        WorkerError: workers cannot be started, or lack the device that was asked for.
+    """
+    options = engine_options(parts.experiment.engine)
+    engine = start(options, ProbeSetup(), None)
+    try:
+        tasks = [Task((number,), (None,)) for number in range(engine.workers)]
+        found = engine.run(None, tasks, 0).values()
+    finally:
+        engine.close()
+    return sorted((dict(facts) for facts in found), key=lambda facts: int(facts["worker"]))
