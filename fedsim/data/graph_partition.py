@@ -105,7 +105,8 @@ def metis_parts(partition: str, items: Items, parts: int, rng: np.random.Generat
     owner = np.zeros(len(items), dtype=np.int64)
     if parts > 1:
         options = pymetis.Options(seed=int(rng.integers(2**31)))
-        _, found = pymetis.part_graph(parts, xadj=graph.indptr, adjncy=graph.indices, options=options)
+        edges = pymetis.CSRAdjacency(graph.indptr, graph.indices)
+        _, found = pymetis.part_graph(parts, adjacency=edges, options=options)
         owner = np.asarray(found, dtype=np.int64)
     nodes = [np.flatnonzero(owner == part) for part in range(parts)]
     if empty := [part for part, members in enumerate(nodes) if not len(members)]:
