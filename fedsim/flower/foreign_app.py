@@ -2,8 +2,8 @@
 
 The ServerApp runs in this process, each call of the ClientApp in a worker; both see the app's directory
 first on their import path, its run configuration, a Context, and global random generators that depend on
-the seed alone. Client code is imported here once, to find mistakes before anything starts, but never called
-here, so that a client that ends its process ends nothing else.
+the seed alone. Client code is imported here once, to find mistakes before anything starts, but not called
+here unless asked, so that a client that ends its process ends nothing else.
 """
 
 import logging
@@ -54,6 +54,7 @@ def run_app(
     engine: EngineOptions | None = None,
     overrides: Sequence[str] = (),
     max_failed_fraction: float = 0.0,
+    apart: bool = True,
 ) -> AppResult:
     """Run a Flower app's directory to its end.
 
@@ -61,9 +62,12 @@ def run_app(
         path: of the directory that holds the app's `pyproject.toml`.
         clients: number of nodes; None: what the app's default federation declares, else 10.
         seed: of everything that the run draws.
-        engine: who runs the clients; a single in-process worker is given a process of its own.
+        engine: who runs the clients.
         overrides: as `flwr run --run-config` takes them.
-        max_failed_fraction: of the messages of one round that may fail before the run counts as failed.
+        max_failed_fraction: of the messages of one type in one round that may fail before the run counts
+            as failed.
+        apart: a single in-process worker is a process of its own too. Without it clients run in this
+            process: quicker to start and open to a debugger, but one that dies takes the run along.
 
     Raises:
         ConfigError: there is no such app, it cannot be imported, or an argument is out of range.
@@ -77,7 +81,7 @@ def run_app(
     with modules.active(), _as_server(run), seeded_globals(derive(seed, "server-app")):
         server_app = load_component(modules, app, "serverapp", app.server, ServerApp)
         setup = _checked_setup(app, seed, count)
-        with open_grid(options, setup, run, apart=True) as grid:
+        with open_grid(options, setup, run, apart=apart) as grid:
             context = Context(run.run_id, SUPERLINK_NODE_ID, {}, RecordDict(), dict(app.run_config))
             seen, trouble = _serve(server_app, grid, context)
     return _result(app, grid, seen, trouble, setup, options.count, max_failed_fraction, began)

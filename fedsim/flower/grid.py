@@ -17,6 +17,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from flwr.app import Error, Message, RecordDict
 from flwr.common.constant import ErrorCode
@@ -205,7 +206,7 @@ class EngineGrid(Grid):
         label = self._exchanges if named is None else named
         call = self._calls[partition]
         self._calls[partition] += 1
-        self.ledger.sent[label] += 1
+        self.ledger.sent[label, metadata.message_type] += 1
         state = self._states.get(partition, NOTHING)
         expires = min(end, metadata.created_at + metadata.ttl)
         return Envelope(copy.copy(metadata), content, state, call, label, expires)
@@ -222,7 +223,8 @@ class EngineGrid(Grid):
             return self._failed(message, envelope, partition, failure)
         if result.error is not None:
             reason = result.error[1] or f"error {result.error[0]}"
-            self._record(Failure(envelope.round, partition, None, "exception", reason))
+            failure = Failure(envelope.round, partition, None, "exception", f"Client {partition}: {reason}")
+            self._record(message, failure)
             return delivered(self._ids.next(), result.metadata, error=Error(*result.error))
         reply = delivered(self._ids.next(), result.metadata, content=unpack(result.content or NOTHING))
         self.integers.see_reply(reply.content)
@@ -231,14 +233,12 @@ class EngineGrid(Grid):
     def _failed(self, message: Message, envelope: Envelope, partition: int, failure: Failure) -> Message:
         line = failure.message.splitlines()[0] if failure.message else failure.kind
         text = f"Client {partition}: {line}"
-        self._record(
-            Failure(envelope.round, partition, failure.worker, failure.kind, text, failure.traceback)
-        )
+        self._record(message, replace(failure, round=envelope.round, partition=partition, message=text))
         reply = Message(Error(_CODES[failure.kind], text), reply_to=message)
         return delivered(self._ids.next(), reply.metadata, error=reply.error)
 
-    def _record(self, failure: Failure) -> None:
-        self.ledger.failures.append(failure)
+    def _record(self, message: Message, failure: Failure) -> None:
+        self.ledger.record(message.metadata.message_type, failure)
         _log.debug("%s in round %d: %s\n%s", failure.kind, failure.round, failure.message, failure.traceback)
 
     def restored(self, contents: Sequence[RecordDict]) -> list[RecordDict]:

@@ -11,7 +11,8 @@ from collections.abc import Iterable
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, RecordDict
-from flwr.common.constant import SType
+
+from fedsim.flower.array_type import ArrayType, array_type, is_float, is_integer
 
 Place = tuple[str, str, tuple[int, ...]]  # record, key, shape
 _LEGACY = (".parameters", "parameters")  # `fitins.parameters` and `evaluateins.parameters` are one record
@@ -28,7 +29,7 @@ class IntegerArrays:
     def see_reply(self, content: RecordDict) -> None:
         """Take note of the types that clients send back."""
         for record in content.array_records.values():
-            self._replied.update((key, array.dtype) for key, array in record.items())
+            self._replied.update((key, array_type(array).dtype) for key, array in record.items())
 
     def restore(self, content: RecordDict) -> RecordDict:
         """The content to send: itself, or a copy in which drifted arrays are integers again."""
@@ -46,9 +47,10 @@ class IntegerArrays:
     def _drifted(self, content: RecordDict) -> Iterable[tuple[str, str, str]]:
         for name, record in content.array_records.items():
             for key, array in record.items():
-                first = self._first.setdefault(_place(name, key, array), array.dtype)
-                was_integer = _is_integer(first) and _is_integer(self._replied.get(key, ""))
-                if was_integer and first != array.dtype and _is_finite_float(array):
+                now = array_type(array)
+                first = self._first.setdefault(_place(name, key, now), now.dtype)
+                was_integer = is_integer(first) and is_integer(self._replied.get(key, ""))
+                if was_integer and is_float(now.dtype) and np.isfinite(array.numpy()).all():
                     yield name, key, first
 
 
@@ -61,15 +63,5 @@ def rounded(array: Array, dtype: str) -> Array:
     return Array(np.asarray(np.clip(np.rint(values), limits.min, limits.max)).astype(dtype))
 
 
-def _place(name: str, key: str, array: Array) -> Place:
-    return (_LEGACY[1] if name.endswith(_LEGACY[0]) else name, key, tuple(array.shape))
-
-
-def _is_integer(dtype: str) -> bool:
-    return dtype == "bool" or dtype.startswith(("int", "uint"))
-
-
-def _is_finite_float(array: Array) -> bool:
-    if array.stype != SType.NUMPY or not array.dtype.startswith("float"):
-        return False
-    return bool(np.isfinite(array.numpy()).all())
+def _place(name: str, key: str, kind: ArrayType) -> Place:
+    return (_LEGACY[1] if name.endswith(_LEGACY[0]) else name, key, kind.shape)

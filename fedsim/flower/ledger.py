@@ -5,18 +5,23 @@ from dataclasses import dataclass, field
 
 from fedsim.contracts import Failure
 
+Group = tuple[int, str]
+"""A round and a message type: the messages whose loss is weighed together."""
+
 
 @dataclass
 class Ledger:
-    """Counts per round, and one entry per fault.
+    """Counts per round and message type, and one entry per fault.
 
     Attributes:
-        sent: messages, by round; a message that names no round counts under the number of its call.
+        sent: messages; one that names no round counts under the number of its call.
+        failed: those without a good reply.
         failures: in the order in which they were found.
         notes: what was changed or looks wrong without being a failure, one line each.
     """
 
-    sent: Counter[int] = field(default_factory=Counter)
+    sent: Counter[Group] = field(default_factory=Counter)
+    failed: Counter[Group] = field(default_factory=Counter)
     failures: list[Failure] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -25,35 +30,41 @@ class Ledger:
         """All messages of the run."""
         return self.sent.total()
 
-    def note(self, line: str) -> bool:
-        """Keep a line unless it is known; tells whether it was new."""
-        if line in self.notes:
-            return False
-        self.notes.append(line)
-        return True
+    def record(self, message_type: str, failure: Failure) -> None:
+        """Enter a fault."""
+        self.failed[failure.round, message_type] += 1
+        self.failures.append(failure)
 
-    def worst_round(self) -> tuple[int, int, int]:
-        """(round, failed, sent) of the round that lost the largest part; (0, 0, 0) without messages."""
-        failed = Counter(failure.round for failure in self.failures)
-        rounds = [(r, failed[r], max(sent, failed[r])) for r, sent in self.sent.items()]
-        return max(rounds, key=lambda entry: (entry[1] / entry[2], -entry[0]), default=(0, 0, 0))
+    def note(self, line: str) -> None:
+        """Keep a line once."""
+        if line not in self.notes:
+            self.notes.append(line)
 
     def verdict(self, max_failed_fraction: float) -> str:
         """One line if too much failed, else an empty string.
 
         Args:
-            max_failed_fraction: of the messages of any one round. A run in which every message failed is a
-                failed run whatever this says.
+            max_failed_fraction: of the messages of one type in one round. A run in which no message of some
+                type was ever answered is a failed run whatever this says.
         """
         if not self.failures:
             return ""
-        if len(self.failures) >= self.messages:
-            return f"All {self.messages} messages failed; the first: {self.failures[0].message}"
-        number, failed, sent = self.worst_round()
-        if failed <= max_failed_fraction * sent:
+        first = f"; the first failure: {self.failures[0].message}"
+        for kind in sorted({kind for _, kind in self.failed}):
+            sent, failed = _of(self.sent, kind), _of(self.failed, kind)
+            if failed == sent:
+                return f"All {sent} {kind!r} messages failed{first}"
+        (number, kind), lost = max(self.failed.items(), key=lambda entry: self._fraction(*entry))
+        sent = self.sent[number, kind]
+        if lost <= max_failed_fraction * sent:
             return ""
-        first = next(failure for failure in self.failures if failure.round == number)
-        return (
-            f"In round {number}, {failed} of {sent} messages failed, more than the allowed fraction "
-            f"{max_failed_fraction:g}; the first: {first.message}"
-        )
+        allowed = f"more than the allowed fraction {max_failed_fraction:g}"
+        return f"In round {number}, {lost} of {sent} {kind!r} messages failed, {allowed}{first}"
+
+    def _fraction(self, group: Group, lost: int) -> tuple[float, int]:
+        """Sorts by the part that was lost; of equals, the earlier round is the larger."""
+        return (lost / self.sent[group], -group[0])
+
+
+def _of(counts: Counter[Group], kind: str) -> int:
+    return sum(count for (_, other), count in counts.items() if other == kind)

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 import numpy as np
 from flwr.app import Array, MessageType, RecordDict
 from flwr.common import Code
-from flwr.common.constant import SType
+
+from fedsim.flower.array_type import array_type
 
 # (record, key) of the weight of a reply, where Flower's own strategies look for it; "" is any record
 _EXAMPLES = (
@@ -64,6 +65,6 @@ def _first_not_finite(content: RecordDict) -> str:
 
 def _is_finite(array: Array) -> bool:
     """Whether every number is finite; integers, and arrays that NumPy did not write, count as finite."""
-    if array.stype != SType.NUMPY or not array.dtype.startswith(("float", "complex")):
+    if not array_type(array).dtype.startswith(("float", "complex")):
         return True
     return bool(np.isfinite(array.numpy()).all())

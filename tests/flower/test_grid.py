@@ -212,7 +212,7 @@ def test_an_error_that_the_app_replies_is_passed_on_and_recorded(grid):
     content = RecordDict({"orders": ConfigRecord({"error": [0]})})
     replies = grid.send_and_receive([Message(content, n, "query.named") for n in grid.get_node_ids()])
     assert (replies[0].error.code, replies[0].error.reason) == (77, "not today")
-    assert grid.ledger.failures[0].message == "not today"
+    assert grid.ledger.failures[0].message == "Client 0: not today"
 
 
 @pytest.mark.parametrize(
@@ -344,4 +344,4 @@ def test_the_ledger_counts_rounds_that_messages_name(grid):
     config = RecordDict({"config": ConfigRecord({"server-round": 9})})
     grid.send_and_receive([Message(config, n, "query.named") for n in grid.get_node_ids()])
     grid.send_and_receive([Message(RecordDict(), grid.get_node_ids()[0], "query.named", group_id="4")])
-    assert grid.ledger.sent == {9: CLIENTS, 4: 1}
+    assert grid.ledger.sent == {(9, "query.named"): CLIENTS, (4, "query.named"): 1}
