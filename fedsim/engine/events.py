@@ -36,9 +36,15 @@ class Refused:
 
 @dataclass(frozen=True)
 class Done:
-    """The next task of the call is complete: one packed result, or the trouble of packing it, per item."""
+    """The next task of the call is complete.
+
+    Attributes:
+        results: one packed result, or the trouble of packing it, per item.
+        last: it was the last task of the call.
+    """
 
     results: tuple[Parcel | Trouble, ...]
+    last: bool
 
 
 @dataclass(frozen=True)
@@ -49,18 +55,13 @@ class Raised:
 
 
 @dataclass(frozen=True)
-class Finished:
-    """All tasks of the call are complete."""
-
-
-@dataclass(frozen=True)
 class Died:
     """The worker's process is gone; seen from the driver."""
 
     trouble: Trouble
 
 
-Event = Ready | Refused | Done | Raised | Finished | Died
+Event = Ready | Refused | Done | Raised | Died
 
 
 def one_line(error: BaseException) -> str:
@@ -80,15 +81,14 @@ def perform(
         tasks: of this call.
         wrap: what the transport needs done to a packed result.
     """
-    for task in tasks:
+    for left, task in zip(range(len(tasks) - 1, -1, -1), tasks, strict=True):
         try:
             results = run_checked(handler, broadcast, task)
         except BaseException as error:  # a client's sys.exit must not take the worker along
             yield Raised(Trouble.of(error))
             return
-        yield Done(tuple(_packed(result, wrap) for result in results))
+        yield Done(tuple(_packed(result, wrap) for result in results), last=left == 0)
         del results
-    yield Finished()
 
 
 def run_checked(handler: Handler, broadcast: Any, task: Task) -> list[Any]:

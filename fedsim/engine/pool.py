@@ -8,7 +8,7 @@ from typing import Any, Literal, Self
 from fedsim.contracts import Failure
 from fedsim.engine.contract import Task
 from fedsim.engine.crew import Crew, Seat, Seats
-from fedsim.engine.events import Died, Done, Event, Finished, Raised, Trouble
+from fedsim.engine.events import Died, Done, Event, Raised, Trouble
 from fedsim.engine.schedule import Queue, Trial, after_loss, divide
 from fedsim.engine.share import Parcel, unpack
 from fedsim.errors import WorkerError
@@ -136,8 +136,8 @@ class _Call:
             seat.finished += 1
             if job.trial is Trial.ALONE:  # each lone item has the whole deadline to itself
                 seat.since = time.monotonic()
-        elif isinstance(event, Finished):
-            seat.rest()
+            if event.last:
+                seat.rest()
         elif isinstance(event, Raised):
             self._lose(seat, "exception", event.trouble)
         elif isinstance(event, Died):

@@ -7,6 +7,7 @@ once and viewed there by the actors of a machine; so is the broadcast of each ro
 import contextlib
 import math
 import os
+import sys
 import time
 import warnings
 from collections.abc import Iterator, Sequence
@@ -17,7 +18,7 @@ from typing import Any
 import torch
 
 from fedsim.engine.contract import Setup, Task
-from fedsim.engine.events import Died, Done, Event, Finished, Raised, Trouble
+from fedsim.engine.events import Died, Done, Event, Raised, Trouble
 from fedsim.engine.options import EngineOptions, resolve_device
 from fedsim.engine.ray_actor import RayActor, owned, shippable
 from fedsim.engine.share import Parcel, pack
@@ -66,7 +67,7 @@ class RayWorker:
             event = Died(self._cause(error))
         except self._ray.exceptions.RayError as error:
             event = Raised(Trouble.of(error))
-        if isinstance(event, Finished | Died | Raised):
+        if isinstance(event, Died | Raised) or (isinstance(event, Done) and event.last):
             self._stream = None
         return _own(event)
 
@@ -153,13 +154,15 @@ class RayCrew:
             self._ours = False
             with _quiet():
                 self._ray.shutdown()
+            _print_losses(True)
 
 
 def _own(event: Event) -> Event:
     """The event with results in memory of their own, so that the object store is free again."""
     if not isinstance(event, Done):
         return event
-    return Done(tuple(owned(result) if isinstance(result, Parcel) else result for result in event.results))
+    results = (owned(result) if isinstance(result, Parcel) else result for result in event.results)
+    return Done(tuple(results), event.last)
 
 
 def _import_ray() -> Any:
@@ -197,7 +200,15 @@ def _connect(ray: Any, options: EngineOptions, nbytes: int) -> bool:
         where = f"join Ray at {options.address!r}" if options.address is not None else "start Ray"
         text = str(error).strip().splitlines() or [type(error).__name__]
         raise WorkerError(f"Cannot {where}: {text[0]}") from error
+    _print_losses(False)
     return True
+
+
+def _print_losses(on: bool) -> None:
+    """Whether Ray prints a paragraph on standard output for every worker lost; ours go to the ledger."""
+    module = sys.modules.get("ray._private.worker")
+    if hasattr(module, "_worker_logs_enabled"):  # Ray has no public switch for this
+        setattr(module, "_worker_logs_enabled", on)  # noqa: B010
 
 
 def _store_size(nbytes: int) -> int:
