@@ -22,17 +22,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from fedsim.assembly import build_plugins
 from fedsim.config import Experiment, load
 from fedsim.engine.options import usable_cores
-from fedsim.errors import FedsimError, RoundError
+from fedsim.errors import ConfigError, FedsimError, RoundError
 from fedsim.flower import bundle
 from fedsim.flower.processes import HOST, environment, free_port, start, stop, tail, wait_for_superlink
+from fedsim.plugins import search_in
 from fedsim.run_directory import fresh_folder
 
 Say = Callable[[str], None]
 CONNECTION = "fedsim"
 _STARTED = re.compile(r"Successfully started run (\d+)")
 _ENDED = re.compile(r"fedsim_exit_code (\d+)")
+_REASON = re.compile(r"^(?:Error:|seed \d+: (?:failed|expectation_failed)) (.+)$", re.MULTILINE)
 _HASH = re.compile(r"model_sha256 ([0-9a-f]{64})")
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -45,11 +50,13 @@ class Outcome:
         status: Flower's word, such as `finished:completed`.
         exit_code: of `fedsim run`, as the ServerApp told it; None where it did not come so far.
         hashes: SHA-256 of the final models, one per seed.
+        reason: what the ServerApp said of a failure, or an empty string.
     """
 
     status: str
     exit_code: int | None
     hashes: tuple[str, ...]
+    reason: str = ""
 
     @property
     def code(self) -> int:
@@ -76,7 +83,11 @@ def run(
         WorkerError: the SuperLink does not start.
         RoundError: `flwr run` itself failed.
     """
+    search_in(experiment.parent, Path.cwd())
     whole = load(experiment, overrides)
+    build_plugins(whole, whole.seeds[0])  # a misspelt plugin is refused here, not a minute later
+    if deployment and whole.attack is not None:
+        raise ConfigError("attack: is played by the simulation only; SuperNodes stand for real clients.")
     with tempfile.TemporaryDirectory(prefix="fedsim-flwr-") as folder, ExitStack() as stack:
         work = Path(folder)
         bundle.stage(experiment, overrides, fresh_folder(whole.name, out), work / "app")
@@ -100,8 +111,6 @@ def _simulation(experiment: Experiment) -> list[str]:
 
 
 def _cards(experiment: Experiment) -> int:
-    import torch  # late: the command line answers --help and bad input without it
-
     return 0 if experiment.engine.device == "cpu" else torch.cuda.device_count()
 
 
@@ -153,9 +162,23 @@ def _submit(work: Path, experiment: Path, federation: Sequence[str], say: Say) -
     started = _STARTED.search(text)
     if started is None:
         raise RoundError(f"`flwr run` did not start a run:\n{tail(work / 'superlink.log')}")
-    ended = _ENDED.findall(text)
-    status = _status(started.group(1), variables)
-    return Outcome(status, int(ended[-1]) if ended else None, tuple(_HASH.findall(text)))
+    return outcome_of(_status(started.group(1), variables), text)
+
+
+def outcome_of(status: str, log: str) -> Outcome:
+    """What Flower and the ServerApp's last lines say together.
+
+    Args:
+        status: Flower's word.
+        log: of the run, without colours.
+    """
+    ended, reasons = _ENDED.findall(log), _REASON.findall(log)
+    return Outcome(
+        status=status,
+        exit_code=int(ended[-1]) if ended else None,
+        hashes=tuple(_HASH.findall(log)),
+        reason=reasons[-1] if reasons else "",
+    )
 
 
 def _flwr(*arguments: str) -> list[str]:
@@ -214,7 +237,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 128 + signal.SIGINT
     print(f"flwr run: {outcome.status}")
     if outcome.code:
-        print(f"Error: the run failed (exit code {outcome.code}); see its log above.", file=sys.stderr)
+        print(f"Error: {outcome.reason or 'the run failed; its log above says why.'}", file=sys.stderr)
     return outcome.code
 
 

@@ -107,6 +107,8 @@ def stop(processes: Iterable[subprocess.Popen[bytes]]) -> None:
             os.kill(pid, signal.SIGKILL)
     for root in roots:
         root.wait()
+    while time.monotonic() < end + GRACE and any(map(_alive, everybody)):
+        time.sleep(0.02)
 
 
 def _descendants(pid: int) -> list[int]:
@@ -125,6 +127,10 @@ def _descendants(pid: int) -> list[int]:
 
 
 def _alive(pid: int) -> bool:
+    """Is there such a process, other than one that ended and waits to be collected by its parent?"""
+    with contextlib.suppress(OSError):
+        state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+        return state.rpartition(")")[2].split()[0] not in ("Z", "X")
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

@@ -1,0 +1,73 @@
+"""`flwr run`, simulated and on SuperNodes: the same model as tier T1."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from fedsim.config import load
+from fedsim.runner import run
+from fedsim.transports import LocalTransport
+
+pytestmark = pytest.mark.slow
+
+FILE = """
+rounds = 2
+federation = { clients = 2, clients_per_round = 2, partition = { kind = "dirichlet", alpha = 1.0 } }
+client = { kind = "supervised", epochs = 1, batch_size = 32 }
+"""
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "ours" / "experiment.toml"
+    path.parent.mkdir()
+    path.write_text(FILE)
+    return path
+
+
+def flwr_run(file, out, *arguments):
+    command = [sys.executable, "-m", "fedsim.flower.flwr_run", str(file), "--out", str(out), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=400, cwd=file.parent)
+
+
+@pytest.mark.parametrize("mode", [(), ("--deployment",)], ids=["simulation", "deployment"])
+def test_flwr_run_gives_the_model_of_tier_t1(file, tmp_path, mode):
+    (reference,) = run(load(file), tmp_path / "t1", federation_of=LocalTransport(file))
+    done = flwr_run(file, tmp_path / "out", *mode)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"model_sha256 {reference.result['model_sha256']}" in done.stdout
+    result = json.loads((tmp_path / "out" / "result.json").read_text())
+    assert result["metrics"] == reference.result["metrics"]
+
+
+def test_a_run_whose_clients_fail_exits_1_and_says_why(file, tmp_path):
+    (file.parent / "broken.py").write_text(BROKEN)
+    done = flwr_run(file, tmp_path / "out", "--set", "client={kind = 'broken:Broken'}")
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "finished:failed" in done.stdout
+    assert "2 of 2 clients failed to train" in done.stderr
+    assert "ValueError: no luck" in done.stderr
+
+
+BROKEN = """
+from dataclasses import dataclass
+from clients.supervised import Supervised
+from fedsim.contracts import ModelBuilder
+
+
+@dataclass(frozen=True, kw_only=True)
+class Broken:
+    model: ModelBuilder
+
+    def init(self, client, rng):
+        raise ValueError("no luck")
+
+    def program(self, client, round):
+        method = Supervised(model=self.model)
+        return method.program(client, round)
+
+    def finish(self, before, after, private, downlink, steps):
+        return {}, private
+"""
