@@ -1,6 +1,6 @@
 """The batches of a phase: one permutation per epoch, the last smaller batch kept."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 
@@ -8,14 +8,14 @@ from fedsim.contracts import Batch, Examples, Phase
 
 
 def batches(
-    phase: Phase, examples: Examples, rng: torch.Generator, device: torch.device
+    phase: Phase, examples: Examples, stream: Callable[[], torch.Generator], device: torch.device
 ) -> Iterator[tuple[Batch, int]]:
     """(batch, its number of examples), over all epochs of the phase.
 
     Args:
         phase: says how many epochs, and how many examples per step.
         examples: the training split.
-        rng: the stream of the permutations; not read where one batch holds all examples.
+        stream: makes the generator of the permutations; not asked where one batch holds all examples.
         device: where the indices are needed.
     """
     count = len(examples)
@@ -23,6 +23,7 @@ def batches(
         for _ in range(phase.epochs):
             yield examples.batch(), count
         return
+    rng = stream()
     for _ in range(phase.epochs):
         order = torch.randperm(count, generator=rng).to(device)
         for index in torch.split(order, phase.batch_size):

@@ -5,18 +5,19 @@ step its bookkeeping costs as much as a small model. Here the places of a module
 """
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from torch import Tensor, nn
 
-from fedsim.contracts import Batch, Tensors
+from fedsim.contracts import Batch, Predicate, Tensors
+from fedsim.params import Layout
 
 
 class _Slot(NamedTuple):
     """One entry of a submodule's `_parameters` or `_buffers`, and the tensor's name in the model."""
 
-    owner: dict[str, Tensor | None]
+    owner: dict[str, Any]  # values: tensors, or None for a registered absence, which has no slot
     key: str
     name: str
 
@@ -25,6 +26,8 @@ class _Slots(NamedTuple):
     parameters: tuple[_Slot, ...]  # a parameter used in two places has two slots and one name
     buffers: tuple[_Slot, ...]  # persistent ones
     state: tuple[_Slot, ...]  # each tensor once, in the order of `state_dict`
+    names: frozenset[str]  # of the parameters
+    layouts: dict[tuple[str, ...], Layout]  # of the shared tensors, by their names
 
 
 _CACHE: WeakKeyDictionary[nn.Module, _Slots] = WeakKeyDictionary()
@@ -47,41 +50,53 @@ class FunctionalModel:
         self, tensors: Tensors, batch: Batch, noise: Tensors | None = None
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """(logits, new buffers): the given buffers are not changed; names carry the prefix."""
-        slots = (*self._parameters, *self._buffers)
-        own = [owner[key] for owner, key, _ in slots]
+        parameters, buffers = self._parameters, self._buffers
+        own = [owner[key] for owner, key, _ in parameters]
+        own_buffers = [owner[key] for owner, key, _ in buffers]
         try:
-            for owner, key, name in self._parameters:
+            for owner, key, name in parameters:
                 if name in tensors:
                     owner[key] = tensors[name]
-            for owner, key, name in self._buffers:
-                value = tensors.get(name, owner[key])
-                owner[key] = None if value is None else value.clone()
+            for owner, key, name in buffers:
+                owner[key] = tensors.get(name, owner[key]).clone()
             logits = self._model(batch, noise)
-            found = {name: owner[key] for owner, key, name in self._buffers if name in tensors}
-            return logits, {name: value for name, value in found.items() if value is not None}
+            return logits, {name: owner[key] for owner, key, name in buffers if name in tensors}
         finally:
-            for (owner, key, _), value in zip(slots, own, strict=True):
+            for (owner, key, _), value in zip(parameters, own, strict=True):
+                owner[key] = value
+            for (owner, key, _), value in zip(buffers, own_buffers, strict=True):
                 owner[key] = value
 
 
 def model_tensors(model: nn.Module) -> dict[str, Tensor]:
     """Parameters and persistent buffers by name, detached, each once, in `state_dict` order."""
-    named = ((name, owner[key]) for owner, key, name in _slots(model).state)
-    return {name: value.detach() for name, value in named if value is not None}
+    return {name: owner[key].detach() for owner, key, name in _slots(model).state}
 
 
 def parameter_names(model: nn.Module) -> frozenset[str]:
     """The names of the model's parameters; a parameter used twice has its first name."""
-    return frozenset(slot.name for slot in _slots(model).parameters)
+    return _slots(model).names
+
+
+def shared_layout(model: nn.Module, is_shared: Predicate) -> Layout:
+    """The layout of the model's shared tensors, the same object for the same names."""
+    slots = _slots(model)
+    names = tuple(slot.name for slot in slots.state if is_shared(slot.name))
+    if names not in slots.layouts:
+        tensors = model_tensors(model)
+        slots.layouts[names] = Layout.of({name: tensors[name] for name in names})
+    return slots.layouts[names]
 
 
 def _slots(model: nn.Module) -> _Slots:
-    if model not in _CACHE:
+    found = _CACHE.get(model)
+    if found is None:
         parameters, buffers = tuple(_parameter_slots(model)), tuple(_buffer_slots(model))
         by_name = {slot.name: slot for slot in (*parameters, *buffers)}
         state = tuple(by_name[name] for name in model.state_dict() if name in by_name)
-        _CACHE[model] = _Slots(parameters, buffers, state)
-    return _CACHE[model]
+        names = frozenset(slot.name for slot in parameters)
+        found = _CACHE[model] = _Slots(parameters, buffers, state, names, {})
+    return found
 
 
 def _parameter_slots(model: nn.Module) -> Iterator[_Slot]:
@@ -89,7 +104,7 @@ def _parameter_slots(model: nn.Module) -> Iterator[_Slot]:
     for module in model.modules():
         for key, value in module._parameters.items():
             if value is not None:
-                yield _Slot(module._parameters, key, names[id(value)])  # type: ignore[arg-type]
+                yield _Slot(module._parameters, key, names[id(value)])
 
 
 def _buffer_slots(model: nn.Module) -> Iterator[_Slot]:

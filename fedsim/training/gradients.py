@@ -1,6 +1,7 @@
 """The gradient of one step: of k losses combined, or of every example apart."""
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -11,10 +12,26 @@ from fedsim.errors import RoundError
 _Aside = tuple[Tensor, Tensors]
 
 
+class StepGradient(NamedTuple):
+    """What one batch gives.
+
+    Attributes:
+        loss: [1] or [], the sum of the losses; the mean over examples where each has its own.
+        gradient: [d], combined.
+        buffers: new values of buffers by name.
+        unused: names of trained tensors without influence on any of the losses.
+    """
+
+    loss: Tensor
+    gradient: Vector
+    buffers: Tensors
+    unused: frozenset[str] = frozenset()
+
+
 def step_gradient(
     phase: Phase, tensors: Tensors, leaves: Mapping[str, Tensor], batch: Batch, context: Context
-) -> tuple[Tensor, Vector, Tensors]:
-    """(loss [1] or [], gradient [d], new buffers) of one batch.
+) -> StepGradient:
+    """The gradient of one batch.
 
     Args:
         phase: its losses and how to combine their gradients.
@@ -34,27 +51,34 @@ def step_gradient(
         raise RoundError(f"A phase's losses must have shape [k], found {tuple(losses.shape)}.")
     if phase.combine is total:  # the gradient of the sum: one pass, and no copy for one loss
         loss = losses if len(losses) == 1 else losses.sum()
-        return loss.detach(), _flat_gradient(loss, leaves), buffers
+        gradient, unused = _flat_gradient(loss, leaves)
+        return StepGradient(loss.detach(), gradient, buffers, unused)
     last = len(losses) - 1
     rows = [_flat_gradient(loss, leaves, retain=i < last) for i, loss in enumerate(losses)]
-    return losses.detach().sum(), phase.combine(torch.stack(rows), context), buffers
+    gradient = phase.combine(torch.stack([row for row, _ in rows]), context)
+    unused = frozenset.intersection(*(names for _, names in rows))
+    return StepGradient(losses.detach().sum(), gradient, buffers, unused)
 
 
-def _flat_gradient(loss: Tensor, leaves: Mapping[str, Tensor], retain: bool = False) -> Vector:
-    """[d]; zero where a tensor has no influence on the loss."""
-    values = list(leaves.values())
-    parts = torch.autograd.grad(loss, values, retain_graph=retain, allow_unused=True)
-    return torch.cat(
-        [
-            (torch.zeros_like(value) if part is None else part).reshape(-1)
-            for part, value in zip(parts, values, strict=True)
-        ]
+def _flat_gradient(
+    loss: Tensor, leaves: Mapping[str, Tensor], retain: bool = False
+) -> tuple[Vector, frozenset[str]]:
+    """([d], names of tensors without influence on the loss: their part is zero)."""
+    parts = torch.autograd.grad(loss, tuple(leaves.values()), retain_graph=retain, allow_unused=True)
+    used = [part.reshape(-1) for part in parts if part is not None]
+    if len(used) == len(parts):
+        return torch.cat(used), frozenset()
+    unused = frozenset(name for name, part in zip(leaves, parts, strict=True) if part is None)
+    filled = (
+        torch.zeros_like(leaf) if part is None else part
+        for leaf, part in zip(leaves.values(), parts, strict=True)
     )
+    return torch.cat([part.reshape(-1) for part in filled]), unused
 
 
 def _per_example(
     phase: Phase, tensors: Tensors, leaves: Mapping[str, Tensor], batch: Batch, context: Context
-) -> tuple[Tensor, Vector, Tensors]:
+) -> StepGradient:
     frozen = {name: tensor for name, tensor in tensors.items() if name not in leaves}
     noise = context.noise or {}
     whole = {name: tensor for name, tensor in noise.items() if name.startswith(STEP_NOISE)}
@@ -79,7 +103,7 @@ def _per_example(
                 "of their own."
             )
     matrix = torch.cat([gradients[name].flatten(1) for name in leaves], dim=1)
-    return losses.mean(), phase.combine(matrix, context), {}
+    return StepGradient(losses.mean(), phase.combine(matrix, context), {})
 
 
 def refuse_batch_norm(model: nn.Module) -> None:

@@ -3,7 +3,7 @@
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 
@@ -18,12 +18,11 @@ from fedsim.contracts import (
     Tensors,
 )
 from fedsim.engine.contract import Task, WorkerPlace
-from fedsim.federation import EvaluateOrder, Order, TrainOrder
+from fedsim.federation import Order, TrainOrder
 from fedsim.params import Layout
 from fedsim.training.initial import initial_model
+from fedsim.training.received import Received
 from fedsim.training.sequential import evaluate_client, train_client
-
-AnyOrder = TypeVar("AnyOrder", TrainOrder, EvaluateOrder)
 
 
 @dataclass(frozen=True)
@@ -61,7 +60,7 @@ class TrainingHandler:
     place: WorkerPlace
     layout: Layout
     _clients: dict[int, ClientInfo] = field(default_factory=dict)
-    _received: tuple[Any, Any] | None = None
+    _received: tuple[Order, Order, Received] | None = None
 
     def run(self, broadcast: Order, task: Task) -> Sequence[LocalUpdate | LocalEvaluation | Failure]:
         """One result per partition of the task; a client that raises becomes a `Failure`.
@@ -78,9 +77,9 @@ class TrainingHandler:
         self, act: Callable[..., Any], order: Order, partition: int, private: Tensors | None
     ) -> LocalUpdate | LocalEvaluation | Failure:
         try:
-            client, here = self._info(partition), self._here(order)
+            client, (here, received) = self._info(partition), self._here(order)
             result: LocalUpdate | LocalEvaluation = act(
-                self.setup.method, client, here, private, self.setup.seed, layout=self.layout
+                self.setup.method, client, here, private, self.setup.seed, received=received
             )
         except Exception as error:
             return Failure(
@@ -101,8 +100,8 @@ class TrainingHandler:
             self._clients[partition] = ClientInfo(partition, moved)
         return self._clients[partition]
 
-    def _here(self, order: Order) -> Order:
-        """The order with its tensors on the worker's device, moved there once."""
+    def _here(self, order: Order) -> tuple[Order, Received]:
+        """The order on the worker's device, and its model unpacked, once per order."""
         if self._received is None or self._received[0] is not order:
             device = self.place.device
             moved = replace(
@@ -111,8 +110,8 @@ class TrainingHandler:
                 integers={name: value.to(device) for name, value in order.integers.items()},
                 downlink={name: value.to(device) for name, value in order.downlink.items()},
             )
-            self._received = (order, moved)
-        return self._received[1]
+            self._received = (order, moved, Received.of(moved, self.layout))
+        return self._received[1:]
 
 
 def _pairs(task: Task) -> list[tuple[int, Tensors | None]]:

@@ -11,8 +11,9 @@ from fedsim.contracts import Batch, ClientInfo, Context, LocalProgram, Phase, Te
 from fedsim.errors import RoundError
 from fedsim.metrics import Sum
 from fedsim.training.batches import batches
-from fedsim.training.functional import model_tensors, parameter_names
+from fedsim.training.functional import parameter_names
 from fedsim.training.gradients import refuse_batch_norm, step_gradient
+from fedsim.training.received import Received
 from fedsim.training.trained import Trained
 
 
@@ -23,7 +24,9 @@ class LocalRun:
     Attributes:
         client: with its data on the device of the tensors.
         program: of the round.
+        received: the shared model.
         tensors: all tensors of the client; entries are replaced, the tensors given are never written to.
+        additional: names of the private tensors beside the model.
         context: of the round, without noise.
         seed: of the run.
         steps: optimiser steps taken.
@@ -31,22 +34,21 @@ class LocalRun:
 
     client: ClientInfo
     program: LocalProgram
+    received: Received
     tensors: dict[str, Tensor]
+    additional: frozenset[str]
     context: Context
     seed: int
     steps: int = 0
-    _seen: int = 0
-    _loss: Tensor = field(init=False)
-
-    def __post_init__(self) -> None:
-        """Start the sum of losses on the tensors' device."""
-        device = next((tensor.device for tensor in self.tensors.values()), torch.device("cpu"))
-        self._loss = torch.zeros(1, dtype=torch.float64, device=device)
+    _losses: list[Tensor] = field(default_factory=list)
+    _counts: list[int] = field(default_factory=list)
 
     @property
     def train_loss(self) -> Sum:
         """The loss of every step, weighted by its examples."""
-        return Sum(float(self._loss), self._seen)
+        losses = torch.cat(self._losses).tolist() if self._losses else []
+        total = sum(loss * count for loss, count in zip(losses, self._counts, strict=True))
+        return Sum(float(total), sum(self._counts))
 
     def run(self, phase: Phase, purpose: str, saved: Sequence[Tensors] = ()) -> Trained:
         """Run one phase; its trained tensors replace the old ones.
@@ -57,47 +59,64 @@ class LocalRun:
             saved: optimiser state to continue from; empty: fresh.
 
         Raises:
-            RoundError: the phase trains nothing, or contradicts itself.
+            RoundError: the phase contradicts itself.
         """
-        if phase.per_example:
-            refuse_batch_norm(self.program.model)
-        trained = Trained.of(phase, self.tensors, self._trained_names(phase, purpose), saved)
+        names = self._trained_names(phase, purpose)
+        whole = self.received.vector if self.received.is_whole(self.tensors, names) else None
+        trained = Trained.of(phase, self.tensors, names, saved, whole=whole)
         self.tensors.update(trained.leaves)
+        unused = self.additional.intersection(names)
         for batch, count, context in self._steps(phase, purpose):
-            loss, gradient, buffers = step_gradient(phase, self.tensors, trained.leaves, batch, context)
-            self._loss.add_(loss, alpha=count)
+            found = step_gradient(phase, self.tensors, trained.leaves, batch, context)
+            gradient = found.gradient
             if phase.transform is not None:
                 gradient = phase.transform(gradient, context)
             trained.step(gradient)
             if phase.project is not None:
                 trained.assign(phase.project(trained.values(), context))
-            if buffers:
-                self._replace(buffers, trained)
+            if found.buffers:
+                self._replace(found.buffers, trained)
+            unused &= found.unused
             self.steps += 1
-            self._seen += count
+            self._losses.append(found.loss.reshape(1))
+            self._counts.append(count)
+        if unused and phase.epochs:
+            raise RoundError(
+                f"Phase {purpose} trains private tensor {min(unused)!r}, on which none of its losses "
+                "depends: leave it out of the phase's `trains`."
+            )
         self.tensors.update(trained.values())
         return trained
 
     def _steps(self, phase: Phase, purpose: str) -> Iterator[tuple[Batch, int, Context]]:
         """(batch, its number of examples, the context of the step) for every step of the phase."""
-        place = self.context.round, self.client.partition
-        shuffle = rng.stream(self.seed, f"shuffle/{purpose}", *place)
-        chance = rng.stream(self.seed, f"draw/{purpose}", *place)
-        known = self.context
-        for batch, count in batches(phase, self.client.data.train, shuffle, self._loss.device):
-            if phase.draw is None:
+        known, address = self.context, (self.seed, purpose, self.context.round, self.client.partition)
+        chance = None if phase.draw is None else _stream("draw", *address)
+        device = self.received.vector.device
+        for batch, count in batches(
+            phase, self.client.data.train, lambda: _stream("shuffle", *address), device
+        ):
+            if phase.draw is None or chance is None:
                 yield batch, count, known
                 continue
             drawn, noise = phase.draw(batch, chance)
-            yield drawn, count, Context(known.anchor, known.private, known.downlink, known.round, noise)
+            with_noise = Context(known.anchor, known.private, known.downlink, known.round, noise)
+            yield drawn, count, with_noise if noise else known
 
     def _trained_names(self, phase: Phase, purpose: str) -> list[str]:
-        model = model_tensors(self.program.model)
-        parameters = parameter_names(self.program.model)
+        if phase.epochs < 0:
+            raise RoundError(f"Phase {purpose}: epochs must be at least 0, found {phase.epochs}.")
+        if phase.batch_size is not None and phase.batch_size < 1:
+            raise RoundError(
+                f"Phase {purpose}: batch_size must be at least 1 or None, found {phase.batch_size}."
+            )
+        if phase.per_example:
+            refuse_batch_norm(self.program.model)
+        trainable = parameter_names(self.program.model) | self.additional
         names = [
             name
             for name, tensor in self.tensors.items()
-            if (name in parameters or name not in model) and tensor.is_floating_point() and phase.trains(name)
+            if name in trainable and tensor.is_floating_point() and phase.trains(name)
         ]
         if not names:
             raise RoundError(f"Phase {purpose} trains no tensor: its predicate `trains` accepts no name.")
@@ -111,3 +130,7 @@ class LocalRun:
                     + ("trained." if name in trained.leaves else "not among the client's tensors.")
                 )
             self.tensors[name] = value.detach()
+
+
+def _stream(use: str, seed: int, purpose: str, round: int, partition: int) -> torch.Generator:
+    return rng.stream(seed, f"{use}/{purpose}", round, partition)

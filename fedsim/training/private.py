@@ -1,6 +1,6 @@
 """A client's private tensors: what it starts with, and the optimiser state kept among them."""
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 
 from torch import Tensor
 
@@ -15,7 +15,11 @@ OPTIMIZER_PREFIX = "optimizer/"
 
 
 def private_tensors(
-    method: ClientMethod, client: ClientInfo, program: LocalProgram, kept: Tensors | None, seed: int
+    method: ClientMethod,
+    client: ClientInfo,
+    program: LocalProgram,
+    kept: Tensors | None,
+    seed: int,
 ) -> dict[str, Tensor]:
     """The private tensors at the start of a round, without optimiser state.
 
@@ -52,11 +56,11 @@ def saved_optimizer(kept: Tensors | None, phase: int) -> list[dict[str, Tensor]]
     return [groups[number] for number in sorted(groups)]
 
 
-def optimizer_state(trained: Mapping[int, Trained]) -> dict[str, Tensor]:
-    """The optimisers' tensors after a round, under reserved names; by the number of the phase."""
+def optimizer_state(trained: Sequence[Trained]) -> dict[str, Tensor]:
+    """The optimisers' tensors after a round, under reserved names; an entry per phase."""
     return {
         f"{OPTIMIZER_PREFIX}{phase}/{group}/{key}": value
-        for phase, one in trained.items()
+        for phase, one in enumerate(trained)
         for group, run in enumerate(one.runs)
         for key, value in run.state.items()
     }

@@ -1,6 +1,5 @@
 """The tensors that a phase trains: one flat vector, and views of it by name."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -33,15 +32,25 @@ class Trained:
     """The trained tensors of a phase in their order.
 
     Attributes:
-        leaves: by name; views of one vector that record gradients.
+        vector: [d], all of them.
+        leaves: by name; views of the vector that record gradients.
         runs: in the order of the vector, together all of it.
     """
 
+    vector: Vector
     leaves: Mapping[str, Tensor]
     runs: tuple[Run, ...]
 
     @classmethod
-    def of(cls, phase: Phase, tensors: Tensors, names: Sequence[str], saved: Sequence[Tensors]) -> "Trained":
+    def of(
+        cls,
+        phase: Phase,
+        tensors: Tensors,
+        names: Sequence[str],
+        saved: Sequence[Tensors],
+        *,
+        whole: Vector | None = None,
+    ) -> "Trained":
         """Copy the named tensors into one vector.
 
         Args:
@@ -49,24 +58,28 @@ class Trained:
             tensors: all tensors of the client; not changed.
             names: of the tensors to train, at least one.
             saved: optimiser state of an earlier round, one entry per run; empty for a fresh start.
+            whole: a vector that holds just these tensors already; it is copied at once.
 
         Raises:
             RoundError: the tensors differ in type, or `saved` belongs to other tensors.
         """
-        dtype = tensors[names[0]].dtype
+        first = tensors[names[0]].dtype
         for name in names:
-            if tensors[name].dtype != dtype:
+            if tensors[name].dtype != first:
                 raise RoundError(
-                    f"A phase trains {names[0]!r} ({dtype}) and {name!r} ({tensors[name].dtype}): "
+                    f"A phase trains {names[0]!r} ({first}) and {name!r} ({tensors[name].dtype}): "
                     "tensors that are trained together need one type."
                 )
-        vector = torch.cat([tensors[name].detach().reshape(-1) for name in names])
-        sizes = [math.prod(tensors[name].shape) for name in names]
+        if whole is not None and whole.dtype == first:
+            vector = whole.clone()
+        else:
+            vector = torch.cat([tensors[name].detach().reshape(-1) for name in names])
+        sizes = [tensors[name].numel() for name in names]
         leaves = {
-            name: piece.view(tensors[name].shape).detach().requires_grad_()
-            for name, piece in zip(names, torch.split(vector, sizes), strict=True)
+            name: piece.view(tensors[name].shape).requires_grad_()
+            for name, piece in zip(names, vector.split_with_sizes(sizes), strict=True)
         }
-        return cls(leaves, _runs(phase, vector, names, sizes, saved))
+        return cls(vector, leaves, _runs(phase, vector, names, sizes, saved))
 
     def step(self, gradient: Vector) -> None:
         """One optimiser step in place; `gradient` [d] may be overwritten."""

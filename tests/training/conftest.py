@@ -169,6 +169,15 @@ def assert_equal(found: Mapping[str, Tensor], expected: Mapping[str, Tensor], rt
         )
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _one_thread():
+    """As in a worker: threads of tiny operations stall one another on a shared machine."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 @pytest.fixture(scope="session")
 def tiny() -> SimpleNamespace:
     """The functions and classes of this file."""
