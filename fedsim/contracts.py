@@ -145,7 +145,7 @@ class Optimizer(Protocol):
         ...
 
     def step(self, parameters: Vector, gradient: Vector, state: dict[str, Tensor]) -> None:
-        """Update `parameters` and `state` in place; `gradient` may be overwritten."""
+        """Update `parameters` and `state` in place; `gradient` is only read."""
         ...
 
 
@@ -197,7 +197,7 @@ class Phase:
         trains: which floating-point tensors this phase updates, asked for the model's parameters and
             for the additional private tensors; the rest is frozen. Their order: the model's, then the
             additional private tensors by name.
-        losses: (tensors, batch, context) -> (losses [k], new buffers); pure.
+        losses: (tensors, batch, context) -> (losses [k], or [] for a single one, new buffers); pure.
         combine: gradients [k, d] -> gradient [d], d over the trained tensors in their order.
         per_example: k is the batch: `losses` is called on one example at a time (rows only), and
             `combine` sees one gradient per example. Noise is handed out along its first dimension,
