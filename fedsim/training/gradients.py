@@ -1,6 +1,6 @@
 """The gradient of one step: of k losses combined, or of every example apart."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -16,16 +16,22 @@ class StepGradient(NamedTuple):
     """What one batch gives.
 
     Attributes:
-        loss: [1] or [], the sum of the losses; the mean over examples where each has its own.
-        gradient: [d], combined.
+        loss: [] or [1], the sum of the losses; the mean over examples where each has its own.
+        gradient: [d], combined; or, where nothing had to be combined, one gradient per trained tensor.
+            Only to be read: autograd may hand out one tensor twice.
         buffers: new values of buffers by name.
         unused: names of trained tensors without influence on any of the losses.
     """
 
     loss: Tensor
-    gradient: Vector
+    gradient: Vector | tuple[Tensor, ...]
     buffers: Tensors
-    unused: frozenset[str] = frozenset()
+    unused: frozenset[str]
+
+    @property
+    def vector(self) -> Vector:
+        """[d], the gradient as one vector."""
+        return self.gradient if isinstance(self.gradient, Tensor) else _flat(self.gradient)
 
 
 def step_gradient(
@@ -47,33 +53,35 @@ def step_gradient(
     if phase.per_example:
         return _per_example(phase, tensors, leaves, batch, context)
     losses, buffers = phase.losses(tensors, batch, context)
-    if losses.dim() != 1:
+    if losses.dim() > 1:
         raise RoundError(f"A phase's losses must have shape [k], found {tuple(losses.shape)}.")
-    if phase.combine is total:  # the gradient of the sum: one pass, and no copy for one loss
-        loss = losses if len(losses) == 1 else losses.sum()
-        gradient, unused = _flat_gradient(loss, leaves)
-        return StepGradient(loss.detach(), gradient, buffers, unused)
+    if phase.combine is total:  # the gradient of the sum, in one pass
+        loss = losses if losses.numel() == 1 else losses.sum()
+        parts, unused = _gradient(loss, leaves)
+        return StepGradient(loss.detach(), parts, buffers, unused)
+    losses = losses.reshape(-1)
     last = len(losses) - 1
-    rows = [_flat_gradient(loss, leaves, retain=i < last) for i, loss in enumerate(losses)]
-    gradient = phase.combine(torch.stack([row for row, _ in rows]), context)
+    rows = [_gradient(loss, leaves, retain=i < last) for i, loss in enumerate(losses)]
+    gradient = phase.combine(torch.stack([_flat(parts) for parts, _ in rows]), context)
     unused = frozenset.intersection(*(names for _, names in rows))
     return StepGradient(losses.detach().sum(), gradient, buffers, unused)
 
 
-def _flat_gradient(
+def _gradient(
     loss: Tensor, leaves: Mapping[str, Tensor], retain: bool = False
-) -> tuple[Vector, frozenset[str]]:
-    """([d], names of tensors without influence on the loss: their part is zero)."""
-    parts = torch.autograd.grad(loss, tuple(leaves.values()), retain_graph=retain, allow_unused=True)
-    used = [part.reshape(-1) for part in parts if part is not None]
-    if len(used) == len(parts):
-        return torch.cat(used), frozenset()
+) -> tuple[tuple[Tensor, ...], frozenset[str]]:
+    """(a gradient per tensor, names of tensors without influence on the loss: theirs is zero)."""
+    values = tuple(leaves.values())
+    parts = torch.autograd.grad(loss, values, retain_graph=retain, allow_unused=True)
+    if all(part is not None for part in parts):
+        return parts, frozenset()
     unused = frozenset(name for name, part in zip(leaves, parts, strict=True) if part is None)
-    filled = (
-        torch.zeros_like(leaf) if part is None else part
-        for leaf, part in zip(leaves.values(), parts, strict=True)
-    )
-    return torch.cat([part.reshape(-1) for part in filled]), unused
+    pairs = zip(values, parts, strict=True)
+    return tuple(torch.zeros_like(v) if part is None else part for v, part in pairs), unused
+
+
+def _flat(parts: Sequence[Tensor]) -> Vector:
+    return torch.cat([part.reshape(-1) for part in parts])
 
 
 def _per_example(
@@ -103,7 +111,7 @@ def _per_example(
                 "of their own."
             )
     matrix = torch.cat([gradients[name].flatten(1) for name in leaves], dim=1)
-    return StepGradient(losses.mean(), phase.combine(matrix, context), {})
+    return StepGradient(losses.mean(), phase.combine(matrix, context), {}, frozenset())
 
 
 def refuse_batch_norm(model: nn.Module) -> None:

@@ -68,10 +68,12 @@ class LocalRun:
         unused = self.additional.intersection(names)
         for batch, count, context in self._steps(phase, purpose):
             found = step_gradient(phase, self.tensors, trained.leaves, batch, context)
-            gradient = found.gradient
             if phase.transform is not None:
-                gradient = phase.transform(gradient, context)
-            trained.step(gradient)
+                trained.step(phase.transform(found.vector, context))
+            elif trained.separable and not isinstance(found.gradient, Tensor):
+                trained.step_each(found.gradient)
+            else:
+                trained.step(found.vector)
             if phase.project is not None:
                 trained.assign(phase.project(trained.values(), context))
             if found.buffers:

@@ -11,7 +11,7 @@ _IGNORED = -100  # the label that torch's cross-entropy leaves out by default
 
 
 def supervised_losses(model: nn.Module, prefix: str = "") -> Losses:
-    """Mean cross-entropy over the examples that count, as one loss [1], and the model's new buffers.
+    """Mean cross-entropy over the examples that count, as one loss [], and the model's new buffers.
 
     Args:
         model: a template; it is called functionally and left as it was.
@@ -21,7 +21,7 @@ def supervised_losses(model: nn.Module, prefix: str = "") -> Losses:
 
     def losses(tensors: Tensors, batch: Batch, context: Context) -> tuple[Tensor, Tensors]:
         logits, buffers = call(tensors, batch, context.noise)
-        return cross_entropy(logits, batch).unsqueeze(0), buffers
+        return cross_entropy(logits, batch), buffers
 
     return losses
 

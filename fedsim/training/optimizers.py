@@ -45,12 +45,12 @@ class Sgd:
         return {"momentum": torch.zeros_like(parameters)} if self.momentum else {}
 
     def step(self, parameters: Vector, gradient: Vector, state: dict[str, Tensor]) -> None:
-        """Update `parameters` and `state` in place; `gradient` may be overwritten."""
+        """Update `parameters` and `state` in place; `gradient` is only read."""
         if self.weight_decay:
-            gradient.add_(parameters, alpha=self.weight_decay)
+            gradient = gradient.add(parameters, alpha=self.weight_decay)
         if self.momentum:
             velocity = state["momentum"].mul_(self.momentum).add_(gradient)
-            gradient = gradient.add_(velocity, alpha=self.momentum) if self.nesterov else velocity
+            gradient = gradient.add(velocity, alpha=self.momentum) if self.nesterov else velocity
         parameters.add_(gradient, alpha=-self.learning_rate)
 
 
@@ -91,11 +91,11 @@ class Adam:
         }
 
     def step(self, parameters: Vector, gradient: Vector, state: dict[str, Tensor]) -> None:
-        """Update `parameters` and `state` in place; `gradient` may be overwritten."""
+        """Update `parameters` and `state` in place; `gradient` is only read."""
         if self.weight_decay and self.decoupled:
             parameters.mul_(1 - self.learning_rate * self.weight_decay)
         elif self.weight_decay:
-            gradient.add_(parameters, alpha=self.weight_decay)
+            gradient = gradient.add(parameters, alpha=self.weight_decay)
         beta1, beta2 = self.betas
         step = int(state["step"].add_(1))
         first = state["first"].lerp_(gradient, 1 - beta1)

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -82,7 +83,7 @@ class Trained:
         return cls(vector, leaves, _runs(phase, vector, names, sizes, saved))
 
     def step(self, gradient: Vector) -> None:
-        """One optimiser step in place; `gradient` [d] may be overwritten."""
+        """One optimiser step in place along a gradient [d]."""
         if len(self.runs) == 1:
             run = self.runs[0]
             run.optimizer.step(run.values, gradient, run.state)
@@ -90,6 +91,32 @@ class Trained:
         for run in self.runs:
             part = gradient.narrow(0, run.start, len(run.values))
             run.optimizer.step(run.values, part, run.state)
+
+    @cached_property
+    def separable(self) -> bool:
+        """Can each tensor take its step apart? Not where an optimiser counts its steps."""
+        return all(t.shape == run.values.shape for run in self.runs for t in run.state.values())
+
+    def step_each(self, gradients: Sequence[Tensor]) -> None:
+        """The same step along one gradient per tensor, without laying them end to end first."""
+        for (values, optimizer, state), gradient in zip(self._pieces, gradients, strict=True):
+            optimizer.step(values, gradient, state)
+
+    @cached_property
+    def _pieces(self) -> list[tuple[Tensor, Optimizer, dict[str, Tensor]]]:
+        """Each tensor with its optimiser and its part of the optimiser's state, as views."""
+        pieces, start, runs = [], 0, list(self.runs)
+        for leaf in self.leaves.values():
+            if start == runs[0].start + len(runs[0].values):
+                runs.pop(0)
+            run, at = runs[0], start - runs[0].start
+            state = {
+                name: tensor.narrow(0, at, leaf.numel()).view(leaf.shape)
+                for name, tensor in run.state.items()
+            }
+            pieces.append((leaf.detach(), run.optimizer, state))
+            start += leaf.numel()
+        return pieces
 
     def values(self) -> dict[str, Tensor]:
         """The tensors by name, views of the vector that record no gradients."""

@@ -288,8 +288,8 @@ def without_examples(data):
     return replace(data, clients=(ClientData(empty, client.val, client.test, client.spec),))
 
 
-def scalar_loss(tensors, batch, context):
-    return tensors["body.weight"].sum(), {}
+def matrix_loss(tensors, batch, context):
+    return tensors["body.weight"], {}
 
 
 def strange_buffer(tensors, batch, context):
@@ -307,7 +307,7 @@ HALF = torch.zeros(3, dtype=torch.float16)
     ("options", "message"),
     [
         ({"phase": {"trains": lambda name: False}}, "Phase 0 trains no tensor"),
-        ({"phase": {"losses": scalar_loss}}, r"losses must have shape \[k\], found \(\)"),
+        ({"phase": {"losses": matrix_loss}}, r"losses must have shape \[k\], found \(5, 4\)"),
         ({"phase": {"losses": strange_buffer}}, "buffer 'mean', which is not among the client's tensors"),
         ({"phase": {"losses": trained_buffer}}, "buffer 'body.bias', which is trained"),
         ({"phase": {"project": lambda t, c: {"x": HALF}}}, "projection returned 'x'"),

@@ -32,7 +32,7 @@ class Apfl(WithoutState):
         def both(tensors, batch, context):
             shared, _ = plain(tensors, batch, context)
             mixed, _ = plain(mixture(tensors), batch, context)  # the shared part counts as constant
-            return torch.cat([shared, mixed]), {}
+            return torch.stack([shared, mixed]), {}
 
         phase = Phase(
             trains=lambda name: True,

@@ -25,7 +25,7 @@ class Marked(WithoutState):
         def two(tensors, batch, context):
             task, buffers = plain(tensors, batch, context)
             mark, _ = plain(tensors, Batch(*key()), context)
-            return torch.cat([task, mark]), buffers
+            return torch.stack([task, mark]), buffers
 
         phase = Phase(
             trains=everything,
