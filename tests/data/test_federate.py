@@ -18,6 +18,10 @@ from fedsim.errors import ConfigError, DataError
 SPLITS = ("train", "val", "test")
 
 
+def joined(lists):
+    return [number for part in lists for number in part]
+
+
 def numbers(examples):
     """The items behind rows or nodes, whose only feature is their number."""
     x = examples.x if isinstance(examples, Rows) else examples.x[examples.index]
@@ -55,7 +59,7 @@ def test_rows_are_divided_without_loss_or_overlap(given, row_pool, partition, se
     parts = [numbers(getattr(client, split)) for client in data.clients for split in SPLITS]
     held = numbers(data.test)
     assert len(held) == 100
-    assert sorted(sum(parts, held)) == list(range(501))
+    assert sorted(joined([*parts, held])) == list(range(501))
 
 
 def test_rows_are_held_once(given, row_pool):
@@ -133,7 +137,7 @@ def test_nodes_become_induced_subgraphs(given, ring_pool, seed):
     for client in data.clients:
         own = client.train.x[:, 0].long()
         assert client.train.x is client.test.x
-        counted = sum((numbers(getattr(client, split)) for split in SPLITS), [])
+        counted = joined(numbers(getattr(client, split)) for split in SPLITS)
         assert sorted(counted) == sorted(own.tolist())
         assert torch.equal(client.train.y, pool.y[own])
         everyone += counted
@@ -149,7 +153,7 @@ def test_nodes_become_induced_subgraphs(given, ring_pool, seed):
 def test_the_servers_nodes_are_the_clients_test_nodes_in_the_whole_graph(given, ring_pool):
     pool = ring_pool(60)
     data = federate(given(pool), Metis(), 4, None, 0)
-    assert sorted(numbers(data.test)) == sorted(sum((numbers(client.test) for client in data.clients), []))
+    assert sorted(numbers(data.test)) == sorted(joined(numbers(client.test) for client in data.clients))
     place = data.test.x[:, 0].long()
     found = sorted(map(tuple, place[data.test.edge_index].T.tolist()))
     assert found == sorted(map(tuple, pool.edge_index.T.tolist()))
@@ -161,22 +165,24 @@ def test_the_servers_nodes_are_the_clients_test_nodes_in_the_whole_graph(given, 
 @pytest.mark.parametrize("seed", range(3))
 def test_overlapping_clients_never_train_on_anothers_test_node(given, ring_pool, seed):
     data = federate(given(ring_pool(200)), MetisOverlap(), 10, None, seed)
-    learned = {n for client in data.clients for split in ("train", "val") for n in numbers(getattr(client, split))}
+    learned = {
+        n for client in data.clients for split in ("train", "val") for n in numbers(getattr(client, split))
+    }
     tested = {number for client in data.clients for number in numbers(client.test)}
     assert not learned & tested
     assert set(numbers(data.test)) == tested
     assert data.facts["shared_items"] > 0
     assert data.facts["unassigned"] == 200 - len(learned | tested)
     for client in data.clients:
-        counted = sum((numbers(getattr(client, split)) for split in SPLITS), [])
+        counted = joined(numbers(getattr(client, split)) for split in SPLITS)
         assert len(counted) == len(set(counted)) == len(client.train.y)
 
 
 def test_graphs_are_divided_and_tested_together(given):
     data = federate(given(graph_pool(90)), Iid(), 6, None, 0)
     parts = [graph_numbers(getattr(client, split)) for client in data.clients for split in SPLITS]
-    assert sorted(sum(parts, [])) == list(range(90))
-    assert graph_numbers(data.test) == sum((graph_numbers(client.test) for client in data.clients), [])
+    assert sorted(joined(parts)) == list(range(90))
+    assert graph_numbers(data.test) == joined(graph_numbers(client.test) for client in data.clients)
     assert data.facts["sets"][0]["server_test"] == "union of the clients' test splits"
     storages = {client.train.x.untyped_storage().data_ptr() for client in data.clients}
     assert storages == {data.test.x.untyped_storage().data_ptr()}
@@ -195,7 +201,7 @@ def test_one_data_set_per_client(given):
 
 
 def test_several_data_sets_need_their_partition(given):
-    with pytest.raises(DataError, match="Iid mixes 2 data sets in client 0.*per_dataset"):
+    with pytest.raises(DataError, match=r"Iid mixes 2 data sets in client 0.*per_dataset"):
         federate(given(graph_pool(40), graph_pool(40)), Iid(), 2, None, 0)
 
 
@@ -268,7 +274,9 @@ def test_digits():
 
 
 def test_seeds_differ():
-    assert fingerprint(federate(Digits(), Iid(), 3, None, 0)) != fingerprint(federate(Digits(), Iid(), 3, None, 1))
+    assert fingerprint(federate(Digits(), Iid(), 3, None, 0)) != fingerprint(
+        federate(Digits(), Iid(), 3, None, 1)
+    )
 
 
 def test_another_process_makes_the_same_federation():
@@ -286,7 +294,11 @@ def test_another_process_makes_the_same_federation():
     )
     runs = [
         subprocess.run(
-            [sys.executable, "-c", code], capture_output=True, text=True, check=True, env={"PYTHONHASHSEED": seed}
+            [sys.executable, "-c", code],
+            capture_output=True,
+            text=True,
+            check=True,
+            env={"PYTHONHASHSEED": seed},
         ).stdout
         for seed in ("1", "2")
     ]

@@ -64,7 +64,7 @@ def test_damaged_arrays_name_their_folder(own_cache):
 def test_a_file_in_place_of_the_cache_is_named(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("FEDSIM_CACHE", str(tmp_path / "file"))
-    with pytest.raises(DataError, match="cannot be written .* FEDSIM_CACHE"):
+    with pytest.raises(DataError, match=r"cannot be written .* FEDSIM_CACHE"):
         cached("key", dict)
 
 
@@ -72,7 +72,7 @@ def test_a_file_in_place_of_the_cache_is_named(tmp_path, monkeypatch):
 def test_a_read_only_cache_is_named(tmp_path, monkeypatch):
     (tmp_path / "closed").mkdir(mode=0o500)
     monkeypatch.setenv("FEDSIM_CACHE", str(tmp_path / "closed"))
-    with pytest.raises(DataError, match="cannot be written .* FEDSIM_CACHE"):
+    with pytest.raises(DataError, match=r"cannot be written .* FEDSIM_CACHE"):
         cached("key", dict)
 
 
