@@ -22,11 +22,13 @@ from fedsim.transports import LocalTransport
 
 FILE = """
 rounds = 3
+engine.workers = 1
 seeds = [5]
 federation = { clients = 5, clients_per_round = 3, partition = { kind = "dirichlet", alpha = 0.5 } }
 model = { kind = "mlp", hidden = [16] }
 client.epochs = 1
 client.batch_size = 32
+client.keep_optimizer = true  # private state
 client.optimizer = { kind = "sgd", learning_rate = 0.1, momentum = 0.9 }
 """
 

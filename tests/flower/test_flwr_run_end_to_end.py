@@ -7,6 +7,8 @@ import sys
 import pytest
 
 from fedsim.config import load
+from fedsim.flower import bundle
+from fedsim.flower.flwr_run import _submit, _superlink
 from fedsim.runner import run
 from fedsim.transports import LocalTransport
 
@@ -14,8 +16,11 @@ pytestmark = pytest.mark.slow
 
 FILE = """
 rounds = 2
+engine.workers = 1
 federation = { clients = 2, clients_per_round = 2, partition = { kind = "dirichlet", alpha = 1.0 } }
-client = { kind = "supervised", epochs = 1, batch_size = 32 }
+client.epochs = 1
+client.keep_optimizer = true  # private state, kept on the nodes
+client.optimizer = { kind = "sgd", learning_rate = 0.1, momentum = 0.9 }
 """
 
 
@@ -71,3 +76,15 @@ class Broken:
     def finish(self, before, after, private, downlink, steps):
         return {}, private
 """
+
+
+def test_a_wrong_number_of_supernodes_is_refused_with_the_command(file, tmp_path):
+    (tmp_path / "work").mkdir()
+    bundle.stage(file, (), tmp_path / "out", tmp_path / "work" / "app")
+    lines = []
+    with _superlink(tmp_path / "work", file, deployment=False):
+        settings = ["--federation-config", "num-supernodes=3 client-resources-num-cpus=1"]
+        outcome = _submit(tmp_path / "work", file, settings, lines.append)
+    assert (outcome.status, outcome.code) == ("finished:failed", 2), "\n".join(lines)
+    assert "has 2 clients, but this federation has 3 SuperNodes" in outcome.reason
+    assert '--federation-config "num-supernodes=2"' in outcome.reason
