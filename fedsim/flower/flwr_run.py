@@ -16,6 +16,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -35,6 +36,7 @@ from fedsim.run_directory import fresh_folder
 
 Say = Callable[[str], None]
 CONNECTION = "fedsim"
+STATUS_TRIES = 10
 _STARTED = re.compile(r"Successfully started run (\d+)")
 _ENDED = re.compile(r"fedsim_exit_code (\d+)")
 _REASON = re.compile(r"^(?:Error:|seed \d+: (?:failed|expectation_failed)) (.+)$", re.MULTILINE)
@@ -203,13 +205,19 @@ def _streamed(command: Sequence[str], variables: dict[str, str], say: Say) -> li
 
 
 def _status(run_id: str, variables: dict[str, str]) -> str:
-    """Flower's status of a run."""
-    command = _flwr("ls", CONNECTION, "--run-id", run_id, "--format", "json")
-    listed = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
-    try:
-        return str(json.loads(listed.stdout)["runs"][0]["status"])
-    except (ValueError, KeyError, IndexError):
-        return f"unknown: {listed.stdout.strip() or listed.stderr.strip()}"
+    """Flower's status of a run; the log may end a moment before the run counts as finished."""
+    status = ""
+    for _ in range(STATUS_TRIES):
+        command = _flwr("ls", CONNECTION, "--run-id", run_id, "--format", "json")
+        listed = subprocess.run(command, env=variables, capture_output=True, text=True, check=False)
+        try:
+            status = str(json.loads(listed.stdout)["runs"][0]["status"])
+        except (ValueError, KeyError, IndexError):
+            return f"unknown: {listed.stdout.strip() or listed.stderr.strip()}"
+        if status.startswith("finished"):
+            return status
+        time.sleep(1)
+    return status
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -11,10 +11,11 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from fedsim.errors import WorkerError
@@ -91,8 +92,30 @@ def tail(log: Path, lines: int = 20) -> str:
 
 
 def stop(processes: Iterable[subprocess.Popen[bytes]]) -> None:
-    """End processes and everything they started, by their ids; first politely."""
-    roots = list(processes)
+    """End processes and everything they started, by their ids; first politely.
+
+    Takes at most twice `GRACE` seconds, in which an impatient second Ctrl-C has no effect: it would leave
+    them behind.
+    """
+    with _uninterrupted():
+        _stop(list(processes))
+
+
+@contextlib.contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Ignore signals that ask this process to end."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _stop(roots: Sequence[subprocess.Popen[bytes]]) -> None:
     everybody = {pid for root in roots for pid in (root.pid, *_descendants(root.pid))}
     for root in roots:
         if root.poll() is None:

@@ -1,13 +1,14 @@
 """`flwr run`, simulated and on SuperNodes: the same model as tier T1."""
 
 import json
+import signal
 import subprocess
 import sys
 
 import pytest
 
 from fedsim.config import load
-from fedsim.flower import bundle
+from fedsim.flower import bundle, processes
 from fedsim.flower.flwr_run import _submit, _superlink
 from fedsim.runner import run
 from fedsim.transports import LocalTransport
@@ -76,6 +77,21 @@ class Broken:
     def finish(self, before, after, private, downlink, steps):
         return {}, private
 """
+
+
+def test_an_interrupted_run_leaves_no_process_behind(file, tmp_path):
+    command = [sys.executable, "-m", "fedsim.flower.flwr_run", str(file), "--out", str(tmp_path / "out")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        for line in process.stdout:
+            if "Starting Flower Simulation" in line:
+                break
+        started = processes._descendants(process.pid)
+        assert len(started) >= 3  # flwr, SuperLink, SuperExec
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=120)
+    assert process.returncode == 130, errors
+    assert "Interrupted" in errors
+    assert not [pid for pid in started if processes._alive(pid)]
 
 
 def test_a_wrong_number_of_supernodes_is_refused_with_the_command(file, tmp_path):
