@@ -105,8 +105,11 @@ def _overrides(overrides: Sequence[str]) -> UserConfig:
     for text in overrides:
         if "=" not in text and not text.endswith(".toml"):
             raise ConfigError(f"--run-config takes 'key=value key2=value2', found {text!r}.")
+    # Flower's own merge of several texts loses `a.x` where a later one sets `a.y`: one text at a time
+    files = any(text.endswith(".toml") for text in overrides)
+    texts = [list(overrides)] if files else [[text] for text in overrides]
     try:
-        read = parse_config_args(list(overrides) or None)
+        read = {key: value for text in texts for key, value in parse_config_args(text).items()}
     except (click.ClickException, ValueError, OSError) as error:
         text = error.message if isinstance(error, click.ClickException) else str(error)
         raise ConfigError(f"--run-config {' '.join(overrides)!r} cannot be read: {text}") from error

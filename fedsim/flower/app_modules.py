@@ -18,6 +18,9 @@ from typing import Any
 _PROTECTED = sys.stdlib_module_names | {"fedsim", "flwr", "numpy", "torch", "ray", "google", "__main__"}
 
 
+_active: list["AppModules"] = []  # whose scopes the interpreter is in, outermost first
+
+
 class AppModules:
     """The modules of one side of one app."""
 
@@ -26,24 +29,23 @@ class AppModules:
         self._directory = directory
         self._names = frozenset() if directory is None else _top_level_names(directory)
         self._own: dict[str, ModuleType] = {}
-        self._active = False
         importlib.invalidate_caches()  # the directory may have been written a moment ago
 
     @contextmanager
     def active(self) -> Iterator[None]:
         """The app's modules are importable, and are its own, inside this scope; scopes of two apps nest."""
-        if self._directory is None or self._active:
+        if self._directory is None or self in _active:
             yield
             return
         path = str(self._directory)
         hidden = self._take_out()
         sys.modules.update(self._own)
         sys.path.insert(0, path)
-        self._active = True
+        _active.append(self)
         try:
             yield
         finally:
-            self._active = False
+            _active.remove(self)
             if path in sys.path:
                 sys.path.remove(path)
             self._own = self._take_out()
@@ -83,6 +85,8 @@ def _top_level_names(directory: Path) -> frozenset[str]:
 
 
 def _is_here(name: str, directory: Path) -> bool:
-    """Whether a module of this name is loaded already, from this very directory (an installed app)."""
+    """Whether a module of this name is loaded already, from this very directory: the app is installed."""
+    if any(name in modules._names for modules in _active):
+        return False  # loaded by a scope, for that scope only
     file = getattr(sys.modules.get(name), "__file__", None)
     return file is not None and Path(file).is_relative_to(directory)

@@ -85,6 +85,7 @@ def summary_lines(result: AppResult) -> list[str]:
     lines += [f"note: {note}" for note in result.notes]
     if result.failures:
         lines += _failure_lines(result)
+    lines += (result.traceback or _first_traceback(result)).splitlines()
     if result.error:
         lines.append(f"error: {result.error}")
     return lines
@@ -99,6 +100,10 @@ def _failure_lines(result: AppResult) -> list[str]:
     if len(result.failures) > _MOST_FAILURES:
         lines.append(f"  and {len(result.failures) - _MOST_FAILURES} more")
     return lines
+
+
+def _first_traceback(result: AppResult) -> str:
+    return next((failure.traceback for failure in result.failures if failure.traceback), "")
 
 
 def _spelt(values: Any) -> str:

@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from flwr.app import Error, Message, RecordDict
+from flwr.app import DEFAULT_TTL, Error, Message, RecordDict
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 from flwr.supercore.run import Run
@@ -208,7 +208,9 @@ class EngineGrid(Grid):
         self._calls[partition] += 1
         self.ledger.sent[label, metadata.message_type] += 1
         state = self._states.get(partition, NOTHING)
-        expires = min(end, metadata.created_at + metadata.ttl)
+        # Flower gives a message 12 hours unless the app asks otherwise; nobody asked, so it is no limit
+        asked = metadata.ttl != DEFAULT_TTL
+        expires = min(end, metadata.created_at + metadata.ttl if asked else math.inf)
         return Envelope(copy.copy(metadata), content, state, call, label, expires)
 
     def _reply(

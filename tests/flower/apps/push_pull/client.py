@@ -19,10 +19,12 @@ def custom(message: Message, context):
     from task import SIDE, noise, step  # imported late, inside the call
 
     vector = message.content["model"]["vector"].numpy()
-    vector = step(vector, context.node_config["partition-id"]) + noise(vector.size)
+    vector = step(vector, context.node_config["partition-id"]) + noise(
+        vector.size, context.run_config["noise"]
+    )
     content = {
         "model": ArrayRecord({"vector": Array(vector)}),
-        "metrics": MetricRecord({"num-examples": 1, "server-side": len(SIDE)}),
+        "metrics": MetricRecord({"num-examples": 1, "shared": len(SIDE)}),
     }
     return Message(RecordDict(content), reply_to=message)
 

@@ -13,5 +13,5 @@ def cohort(nodes, size):
     return random.sample(nodes, size)
 
 
-def noise(size):
-    return np.random.randint(0, 8, size).astype(np.float64)  # noqa: NPY002
+def noise(size, top):
+    return np.random.randint(0, top, size).astype(np.float64)  # noqa: NPY002
