@@ -91,12 +91,19 @@ def run(
     if deployment and whole.attack is not None:
         raise ConfigError("attack: is played by the simulation only; SuperNodes stand for real clients.")
     with tempfile.TemporaryDirectory(prefix="fedsim-flwr-") as folder, ExitStack() as stack:
-        work = Path(folder)
-        bundle.stage(experiment, overrides, fresh_folder(whole.name, out), work / "app")
+        work, results = Path(folder), fresh_folder(whole.name, out)
+        stack.callback(_remove_if_empty, results)
+        bundle.stage(experiment, overrides, results, work / "app")
         port = stack.enter_context(_superlink(work, experiment, deployment))
         if deployment:
             stack.enter_context(_supernodes(work, experiment, port, whole.federation.clients))
         return _submit(work, experiment, [] if deployment else _simulation(whole), say)
+
+
+def _remove_if_empty(folder: Path) -> None:
+    """A run that was refused before its first round leaves no folder behind."""
+    if folder.is_dir() and not any(folder.iterdir()):
+        folder.rmdir()
 
 
 def _simulation(experiment: Experiment) -> list[str]:
@@ -228,7 +235,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=None, help="folder of results")
     parser.add_argument("--deployment", action="store_true", help="one SuperLink, one SuperNode per client")
     options = parser.parse_args(arguments)
-    signal.signal(signal.SIGTERM, _interrupt)
     try:
         outcome = run(
             options.experiment,
@@ -254,4 +260,5 @@ def _interrupt(number: int, frame: Any) -> None:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, _interrupt)
     sys.exit(main())
