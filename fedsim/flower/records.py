@@ -98,7 +98,7 @@ def evaluate_order(content: RecordDict) -> EvaluateOrder:
 
 
 def update_records(update: LocalUpdate) -> RecordDict:
-    """What a client sends back: everything but its private tensors, of which only "none" or "some"."""
+    """What a client sends back: all but its private tensors, of which it says only whether it keeps any."""
     return RecordDict(
         {
             "update": to_arrays({"update": update.update}),
