@@ -114,11 +114,13 @@ class LocalRun:
             )
         if phase.per_example:
             refuse_batch_norm(self.program.model)
-        trainable = parameter_names(self.program.model) | self.additional
+        parameters, additional = parameter_names(self.program.model), self.additional
         names = [
             name
             for name, tensor in self.tensors.items()
-            if name in trainable and tensor.is_floating_point() and phase.trains(name)
+            if (name in parameters or name in additional)
+            and tensor.is_floating_point()
+            and phase.trains(name)
         ]
         if not names:
             raise RoundError(f"Phase {purpose} trains no tensor: its predicate `trains` accepts no name.")

@@ -93,17 +93,25 @@ def _start(
 ) -> LocalRun:
     device = order.vector.device
     program = method.program(client, order.round)
-    _move(program.model, device)
+    template = _on(device, program.model)
     own = shared_layout(program.model, program.is_shared)
     received = received or Received.of(order, own)
     received.check(own)
     private = private_tensors(method, client, program, kept, seed)
     private = {name: value.to(device) for name, value in private.items()}
-    template = model_tensors(program.model)
-    tensors = {name: received.anchor[name] if name in received.anchor else private[name] for name in template}
+    anchor = received.anchor
+    tensors = {name: anchor[name] if name in anchor else private[name] for name in template}
     additional = frozenset(private).difference(template)
-    context = Context(received.anchor, private, order.downlink, order.round)
+    context = Context(anchor, private, order.downlink, order.round)
     return LocalRun(client, program, received, tensors | private, additional, context, seed)
+
+
+def _on(device: torch.device, model: nn.Module) -> dict[str, Tensor]:
+    """The template's tensors, after taking it to the device that this process trains on."""
+    tensors = model_tensors(model)
+    if any(tensor.device != device for tensor in tensors.values()):
+        return model_tensors(model.to(device))
+    return tensors
 
 
 def _update(method: ClientMethod, run: LocalRun, trained: Sequence[Trained]) -> LocalUpdate:
@@ -142,10 +150,3 @@ def _returned(tensors: Tensors) -> dict[str, Tensor]:
 def _compact(tensor: Tensor) -> Tensor:
     whole = tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size()
     return tensor if whole and tensor.is_contiguous() else tensor.contiguous().clone()
-
-
-def _move(model: nn.Module, device: torch.device) -> None:
-    """Take a template to the device that this process trains on; its values stay as they are."""
-    first = next(model.parameters(), None)
-    if first is not None and first.device != device:
-        model.to(device)

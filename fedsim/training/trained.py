@@ -107,15 +107,13 @@ class Trained:
         """Each tensor with its optimiser and its part of the optimiser's state, as views."""
         pieces, start, runs = [], 0, list(self.runs)
         for leaf in self.leaves.values():
-            if start == runs[0].start + len(runs[0].values):
+            size = leaf.numel()
+            while len(runs) > 1 and start == runs[1].start:
                 runs.pop(0)
             run, at = runs[0], start - runs[0].start
-            state = {
-                name: tensor.narrow(0, at, leaf.numel()).view(leaf.shape)
-                for name, tensor in run.state.items()
-            }
+            state = {name: one.narrow(0, at, size).view(leaf.shape) for name, one in run.state.items()}
             pieces.append((leaf.detach(), run.optimizer, state))
-            start += leaf.numel()
+            start += size
         return pieces
 
     def values(self) -> dict[str, Tensor]:
