@@ -6,9 +6,10 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-from fedsim.engine.contract import Task
-from fedsim.engine.events import Died, Event, Ready, Refused
+from fedsim.engine.contract import Setup, Task
+from fedsim.engine.events import Died, Event, Ready, Refused, one_line
 from fedsim.engine.schedule import Batch, Job
+from fedsim.engine.share import Parcel, pack
 from fedsim.errors import WorkerError
 
 START_LIMIT = 300.0  # seconds until a worker has imported what it needs and holds its data
@@ -45,6 +46,21 @@ class Crew(Protocol):
     def close(self) -> None:
         """End all workers and release what was placed; safe to call twice."""
         ...
+
+
+def pack_holdings(setup: Setup, data: Any) -> Parcel:
+    """What every worker keeps, packed.
+
+    Raises:
+        WorkerError: it cannot be pickled.
+    """
+    try:
+        return pack((setup, data))
+    except Exception as error:
+        raise WorkerError(
+            f"Set-up or data cannot be sent to workers: {one_line(error)}: make them picklable, or set "
+            "engine.backend = 'in-process' and engine.workers = 1."
+        ) from error
 
 
 @dataclass

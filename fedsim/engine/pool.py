@@ -1,6 +1,7 @@
 """The engine over worker processes of any kind: one call per worker and round, losses made good."""
 
 import time
+import weakref
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -32,7 +33,7 @@ class PooledEngine:
         """
         self._crew, self._deadline = crew, deadline
         self._seats = Seats(crew, workers)
-        self._closed = False
+        self._end = weakref.finalize(self, crew.close)  # also when the interpreter ends
         try:
             self._seats.fill()
             while self._seats.having("starting"):
@@ -52,7 +53,7 @@ class PooledEngine:
         Raises:
             WorkerError: workers cannot be started, or keep dying before they take a task.
         """
-        if self._closed:
+        if not self._end.alive:
             raise WorkerError("The engine was closed; start another.")
         items = items_of(tasks)
         try:
@@ -67,8 +68,7 @@ class PooledEngine:
 
     def close(self) -> None:
         """End all workers; safe to call twice."""
-        self._closed = True
-        self._crew.close()
+        self._end()
 
     def __enter__(self) -> Self:
         return self

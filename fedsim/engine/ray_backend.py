@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from fedsim.engine.contract import Setup, Task
+from fedsim.engine.crew import pack_holdings
 from fedsim.engine.events import Died, Done, Event, Raised, Trouble
 from fedsim.engine.options import EngineOptions, resolve_device
 from fedsim.engine.ray_actor import RayActor, owned, shippable
@@ -107,7 +108,7 @@ class RayCrew:
             WorkerError: Ray is missing, cannot be reached, or has too few CPUs or cards.
         """
         self._ray = _import_ray()
-        holdings = pack((setup, data))
+        holdings = pack_holdings(setup, data)
         self._workers: list[RayWorker] = []
         self._ours = _connect(self._ray, options, holdings.nbytes + len(holdings.blob))
         try:

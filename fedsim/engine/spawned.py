@@ -17,6 +17,7 @@ from typing import Any
 from fedsim.engine.arena import Arena, place
 from fedsim.engine.channel import Channel
 from fedsim.engine.contract import Setup, Task
+from fedsim.engine.crew import pack_holdings
 from fedsim.engine.events import Died, Event, Raised, Trouble
 from fedsim.engine.processes import ENVIRONMENT
 from fedsim.engine.share import pack, unpack
@@ -143,7 +144,7 @@ class SpawnedCrew:
             device: `cpu`, `cuda` or `cuda:N`.
         """
         self._device = device
-        self._holdings = place(pack((setup, data)))
+        self._holdings = place(pack_holdings(setup, data))
         self._workers: dict[int, SpawnedWorker] = {}
 
     def hire(self, number: int) -> SpawnedWorker:

@@ -4,6 +4,7 @@ A plain interpreter is started rather than a `multiprocessing` process: spawning
 main module again, which fails in scripts without a main guard, in notebooks and on standard input.
 """
 
+import contextlib
 import faulthandler
 import os
 import socket
@@ -56,7 +57,11 @@ def main(connection: int, crash_log: int) -> None:
     for file in (connection, crash_log):
         os.set_inheritable(file, False)
     faulthandler.enable(file=crash_log)
-    channel = Channel(socket.socket(fileno=connection))
+    with contextlib.suppress(EOFError, ConnectionError):  # the driver closed its end
+        _live(Channel(socket.socket(fileno=connection)))
+
+
+def _live(channel: Channel) -> None:
     hello: Hello = channel.receive_value()
     end_with_parent(hello.parent, hello.by_kernel)
     try:
@@ -66,12 +71,7 @@ def main(connection: int, crash_log: int) -> None:
         return
     channel.send(Ready())
     while True:
-        try:
-            message = channel.receive()
-        except (EOFError, OSError):
-            return
-        _serve(message, handler, channel)
-        del message
+        _serve(channel.receive(), handler, channel)
 
 
 def _set_up(hello: Hello, channel: Channel) -> Handler:

@@ -35,7 +35,7 @@ def _acts():
 
 @pytest.fixture(scope="session")
 def actor():
-    """A set-up whose clients do what their payload says, and else give a number that depends on their data."""
+    """A set-up whose clients do what their payload says, or give a number that depends on their data."""
     acts = _acts()
 
     class Actor:

@@ -22,7 +22,10 @@ def share(batch):
 def test_costly_tasks_go_first_and_to_the_least_loaded():
     tasks = [task(0, cost=1), task(1, cost=5), task(2, cost=3), task(3, cost=3), task(4, cost=1)]
     shares = divide(tasks, 2)
-    assert {number: share(batch) for number, batch in shares.items()} == {0: [(1,), (0,), (4,)], 1: [(2,), (3,)]}
+    assert {number: share(batch) for number, batch in shares.items()} == {
+        0: [(1,), (0,), (4,)],
+        1: [(2,), (3,)],
+    }
 
 
 def test_more_workers_than_tasks_leaves_some_without():

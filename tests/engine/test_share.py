@@ -49,7 +49,9 @@ def test_tensors_come_back_as_they_were(tensor):
 def test_sparse_matrices_leave_their_parts_out_of_the_pickle():
     matrix = BASE.to_sparse_csr()
     parcel = pack(matrix)
-    assert parcel.nbytes == matrix.values().nbytes + matrix.crow_indices().nbytes + matrix.col_indices().nbytes
+    assert (
+        parcel.nbytes == matrix.values().nbytes + matrix.crow_indices().nbytes + matrix.col_indices().nbytes
+    )
     torch.testing.assert_close(unpack(parcel).to_dense(), BASE, rtol=0, atol=0)
 
 
