@@ -114,23 +114,25 @@ def _homes(parts: Sequence[Integers], items: Items, clients: int, partition: str
     """The data set of each client, after checking what the partition returned."""
     if len(parts) != clients:
         raise DataError(f"The partition {partition} made {len(parts)} parts for {clients} clients.")
-    homes = []
-    for client, part in enumerate(parts):
-        if not len(part):
-            raise DataError(
-                f"The partition {partition} leaves client {client} empty: "
-                "take fewer clients, or change its options."
-            )
-        if len(np.unique(part)) != len(part) or part.min() < 0 or part.max() >= len(items):
-            raise DataError(f"The partition {partition} gives client {client} repeated or unknown items.")
-        sets = np.unique(items.dataset[part])
-        if len(sets) > 1:
-            raise DataError(
-                f"The partition {partition} mixes {len(sets)} data sets in client {client}: "
-                'with several data sets use partition = "per_dataset".'
-            )
-        homes.append(int(sets[0]))
-    return homes
+    sizes = np.array([len(part) for part in parts])
+    if not sizes.all():
+        raise DataError(
+            f"The partition {partition} leaves client {int(sizes.argmin())} empty: "
+            "take fewer clients, or change its options."
+        )
+    owner, together = np.repeat(np.arange(clients), sizes), np.concatenate(parts).astype(np.int64)
+    pairs = np.unique(owner * len(items) + together)
+    if together.min() < 0 or together.max() >= len(items) or len(pairs) != len(together):
+        raise DataError(f"The partition {partition} gives a client repeated or unknown items.")
+    sets = items.dataset[together]
+    homes = sets[np.cumsum(sizes) - sizes]
+    mixed = owner[sets != homes[owner]]
+    if len(mixed):
+        raise DataError(
+            f"The partition {partition} mixes several data sets in client {mixed[0]}: "
+            'with several data sets use partition = "per_dataset".'
+        )
+    return homes.tolist()
 
 
 def _joined(

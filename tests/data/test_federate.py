@@ -1,7 +1,3 @@
-import json
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 import torch
@@ -45,11 +41,6 @@ def graph_pool(count, features=2, name="graphs", seed=0):
 
 def graph_numbers(graphs):
     return graphs.x[graphs.node_ends[:-1] - graphs.node_ends[0], 0].long().tolist()
-
-
-def fingerprint(data):
-    splits = [getattr(client, split) for client in data.clients for split in SPLITS]
-    return [split.batch().y.tolist() for split in [*splits, data.test]], json.dumps(data.facts)
 
 
 @pytest.mark.parametrize("partition", [Iid(), Dirichlet(alpha=0.3, min_samples=3), Shards()], ids=repr)
@@ -201,7 +192,7 @@ def test_one_data_set_per_client(given):
 
 
 def test_several_data_sets_need_their_partition(given):
-    with pytest.raises(DataError, match=r"Iid mixes 2 data sets in client 0.*per_dataset"):
+    with pytest.raises(DataError, match=r"Iid mixes several data sets in client 0.*per_dataset"):
         federate(given(graph_pool(40), graph_pool(40)), Iid(), 2, None, 0)
 
 
@@ -245,9 +236,9 @@ class Broken:
     [
         ([[0, 1, 2]], "Broken made 1 parts for 2 clients"),
         ([[0, 1, 2], []], "Broken leaves client 1 empty"),
-        ([[0, 1, 2], [3, 3]], "gives client 1 repeated or unknown items"),
-        ([[0, 1, 2], [-1, 3]], "gives client 1 repeated or unknown items"),
-        ([[0, 1, 2], [3, 800]], "gives client 1 repeated or unknown items"),
+        ([[0, 1, 2], [3, 3]], "gives a client repeated or unknown items"),
+        ([[0, 1, 2], [-1, 3]], "gives a client repeated or unknown items"),
+        ([[0, 1, 2], [3, 800]], "gives a client repeated or unknown items"),
         ([[0, 1, 2], [2, 3]], "gives items of numbers to several clients"),
     ],
 )
@@ -259,48 +250,3 @@ def test_a_partition_is_not_trusted(given, row_pool, parts, message):
 def test_an_empty_or_tiny_set_is_refused(given, row_pool):
     with pytest.raises(DataError, match="numbers has 1 rows, too few"):
         federate(given(row_pool(1)), Iid(), 1, None, 0)
-
-
-def test_digits():
-    data = federate(Digits(), Dirichlet(alpha=0.3), 20, None, 0)
-    batch = data.clients[0].train.batch()
-    assert data.spec.shape == batch.x.shape[1:] == (1, 8, 8)
-    assert len(data.test) + sum(sum(sizes) for sizes in data.facts["sizes"]) == 1797
-    assert batch.x.min() == 0.0
-    assert data.test.batch().x.max() == 1.0
-    assert np.array(data.facts["labels"]).sum() == 1797 - len(data.test)
-    with pytest.raises(ConfigError, match="test_fraction must lie between 0 and 1, found 1"):
-        Digits(test_fraction=1.0)
-
-
-def test_seeds_differ():
-    assert fingerprint(federate(Digits(), Iid(), 3, None, 0)) != fingerprint(
-        federate(Digits(), Iid(), 3, None, 1)
-    )
-
-
-def test_another_process_makes_the_same_federation():
-    code = (
-        "import sys, hashlib; sys.path[:0] = sys.argv[1:]\n"
-        "from fedsim.data.federate import federate\n"
-        "from fedsim.data.digits import Digits\n"
-        "from fedsim.data.partition import Dirichlet\n"
-        "data = federate(Digits(), Dirichlet(alpha=0.3), 7, None, 5)\n"
-        "state = hashlib.sha256(repr(dict(data.facts)).encode())\n"
-        "for client in data.clients:\n"
-        "    for part in (client.train, client.val, client.test):\n"
-        "        state.update(part.batch().x.numpy().tobytes() + part.y.numpy().tobytes())\n"
-        "print(state.hexdigest())"
-    )
-    runs = [
-        subprocess.run(
-            [sys.executable, "-c", code],
-            capture_output=True,
-            text=True,
-            check=True,
-            env={"PYTHONHASHSEED": seed},
-        ).stdout
-        for seed in ("1", "2")
-    ]
-    assert runs[0] == runs[1]
-    assert len(runs[0].strip()) == 64
