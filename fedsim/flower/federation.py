@@ -96,7 +96,7 @@ class GridFederation:
         if self._unasked is None:
             # A first order of a later round means a resumed run: earlier private tensors lie elsewhere.
             self._unasked = NEVER if order.round == 1 else UNKNOWN
-        self._find_returned(partitions)
+        absence = self._find_returned(partitions)
         shared = records.order_records(order)
         reached = [partition for partition in partitions if partition in self._nodes]
         messages = [self._message(order, shared, partition, kind) for partition in reached]
@@ -104,7 +104,9 @@ class GridFederation:
         return [
             _read(replies[partition], order.round, partition, read)
             if partition in replies
-            else _failure(order.round, partition, "died", "Its SuperNode has left the federation.")
+            else _failure(
+                order.round, partition, "died", f"Its SuperNode has left the federation. {absence}".strip()
+            )
             for partition in partitions
         ]
 
@@ -142,13 +144,17 @@ class GridFederation:
                 )
             time.sleep(_POLL)
 
-    def _find_returned(self, partitions: Sequence[int]) -> None:
-        """Forget nodes that left, and learn where their partitions came back, if they did."""
+    def _find_returned(self, partitions: Sequence[int]) -> str:
+        """Forget nodes that left, and learn where their partitions came back; else why they did not."""
         alive = set(self._grid.get_node_ids())
         if all(self._nodes.get(partition) in alive for partition in partitions):
-            return
+            return ""
         self._nodes = {partition: node for partition, node in self._nodes.items() if node in alive}
-        self._learn(sorted(alive - set(self._nodes.values())), self._patience)
+        try:
+            self._learn(sorted(alive - set(self._nodes.values())), self._patience)
+        except ConfigError as error:  # a stranger among the nodes is no reason to end a running experiment
+            return str(error)
+        return ""
 
     def _learn(self, nodes: Sequence[int], timeout: float) -> None:
         """Ask nodes for their partitions."""

@@ -361,3 +361,13 @@ def test_close_releases_once():
     federation.close()
     federation.close()
     assert closed == [1]
+
+
+def test_a_stranger_does_not_end_a_running_experiment():
+    grid, federation = federated()
+    del grid.contexts[1000]
+    grid.add(5, {})
+    lost, fine = federation.train(order(1), [0, 1])
+    assert lost.kind == "died"
+    assert "no partition-id in its node config" in lost.message
+    assert isinstance(fine, LocalUpdate)
