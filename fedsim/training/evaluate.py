@@ -8,7 +8,7 @@ from torch import nn
 
 from fedsim.contracts import Batch, Examples, Tensors
 from fedsim.metrics import Sum
-from fedsim.training.functional import FunctionalModel
+from fedsim.training.functional import FunctionalModel, tensors_on
 from fedsim.training.losses import counted_labels, cross_entropy
 
 EVALUATION_BATCH = 1024  # rows or graphs at once
@@ -31,6 +31,7 @@ def evaluate(
         prefix: of the names, such as `test`.
         batch_size: rows or graphs at once; changes results by rounding only.
     """
+    tensors_on(next((tensor.device for tensor in tensors.values()), torch.device("cpu")), model)
     call = FunctionalModel(model)
     count, correct, loss = 0, 0, 0.0
     with torch.no_grad(), evaluation_mode(model):
@@ -60,8 +61,7 @@ def _batches(examples: Examples, batch_size: int) -> Iterator[Batch]:
     count = len(examples)
     if count == 0:
         return
-    device = examples.labels().device
-    index = torch.arange(count, device=device)
+    index = torch.arange(count, device=examples.labels().device)
     if count <= batch_size or examples.batch(index[:1]).mask is not None:  # masked: a graph, shown whole
         yield examples.batch()
         return

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
+import torch
 from torch import Tensor, nn
 
 from fedsim.contracts import Batch, Predicate, Tensors
@@ -71,6 +72,14 @@ class FunctionalModel:
 def model_tensors(model: nn.Module) -> dict[str, Tensor]:
     """Parameters and persistent buffers by name, detached, each once, in `state_dict` order."""
     return {name: owner[key].detach() for owner, key, name in _slots(model).state}
+
+
+def tensors_on(device: torch.device, model: nn.Module) -> dict[str, Tensor]:
+    """The same, after taking the template to this device; its values stay as they are."""
+    tensors = model_tensors(model)
+    if any(tensor.device != device for tensor in tensors.values()):
+        return model_tensors(model.to(device))
+    return tensors
 
 
 def parameter_names(model: nn.Module) -> frozenset[str]:

@@ -8,14 +8,14 @@ or the data. A client's random streams depend on (seed, round, partition) alone.
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from fedsim.contracts import ClientInfo, ClientMethod, Context, LocalEvaluation, LocalUpdate, Tensors
 from fedsim.errors import RoundError
 from fedsim.federation import EvaluateOrder, Order, TrainOrder
 from fedsim.metrics import Sum
 from fedsim.training.evaluate import evaluate
-from fedsim.training.functional import model_tensors, shared_layout
+from fedsim.training.functional import parameter_names, shared_layout, tensors_on
 from fedsim.training.local_run import LocalRun
 from fedsim.training.private import OPTIMIZER_PREFIX, optimizer_state, private_tensors, saved_optimizer
 from fedsim.training.received import Received
@@ -93,31 +93,32 @@ def _start(
 ) -> LocalRun:
     device = order.vector.device
     program = method.program(client, order.round)
-    template = _on(device, program.model)
+    template = tensors_on(device, program.model)
     own = shared_layout(program.model, program.is_shared)
     received = received or Received.of(order, own)
     received.check(own)
     private = private_tensors(method, client, program, kept, seed)
     private = {name: value.to(device) for name, value in private.items()}
-    anchor = received.anchor
-    tensors = {name: anchor[name] if name in anchor else private[name] for name in template}
+    context = Context(received.anchor, private, order.downlink, order.round)
+    tensors = _tensors_at_start(template, parameter_names(program.model), context)
     additional = frozenset(private).difference(template)
-    context = Context(anchor, private, order.downlink, order.round)
-    return LocalRun(client, program, received, tensors | private, additional, context, seed)
+    return LocalRun(client, program, received, tensors, additional, context, seed)
 
 
-def _on(device: torch.device, model: nn.Module) -> dict[str, Tensor]:
-    """The template's tensors, after taking it to the device that this process trains on."""
-    tensors = model_tensors(model)
-    if any(tensor.device != device for tensor in tensors.values()):
-        return model_tensors(model.to(device))
-    return tensors
+def _tensors_at_start(template: Tensors, parameters: frozenset[str], context: Context) -> dict[str, Tensor]:
+    """The model's tensors in its order, then the additional private ones.
+
+    Buffers are copies: a loss that writes into one, as BatchNorm does, must not reach other clients.
+    """
+    found = {**context.private, **context.anchor}
+    tensors = {name: found[name] if name in parameters else found[name].clone() for name in template}
+    return tensors | {name: value for name, value in context.private.items() if name not in template}
 
 
 def _update(method: ClientMethod, run: LocalRun, trained: Sequence[Trained]) -> LocalUpdate:
     after, context, layout = run.tensors, run.context, run.received.layout
-    private = {name: after[name] for name in context.private}
-    uplink, private = method.finish(context.anchor, after, private, context.downlink, run.steps)  # type: ignore[assignment]
+    own = {name: after[name] for name in context.private}
+    uplink, private = method.finish(context.anchor, after, own, context.downlink, run.steps)
     for name in private:
         if name.startswith(OPTIMIZER_PREFIX):
             raise RoundError(f"Private tensor {name!r}: names under {OPTIMIZER_PREFIX!r} are reserved.")

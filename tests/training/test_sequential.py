@@ -118,6 +118,23 @@ def test_nothing_that_is_passed_in_changes(tiny):
     assert template.training
 
 
+def test_a_loss_that_writes_into_buffers_reaches_no_other_client(tiny):
+    data = tiny.federated((10, 7))
+    model = tiny.seeded(norm=True).build(data.spec)
+
+    def careless(tensors, batch, context):
+        logits = torch.func.functional_call(model, dict(tensors), (batch,))  # updates buffers in place
+        return functional.cross_entropy(logits, batch.y), {}
+
+    method = Method(model=tiny.seeded(norm=True), phase={"losses": careless})
+    order = order_of(method, data)
+    before = copy.deepcopy(order)
+    found = train(tiny, method, data, order=order)
+    assert torch.equal(order.vector, before.vector)
+    assert order.integers["norm.num_batches_tracked"] == 0
+    assert same(found, train(tiny, Method(model=tiny.seeded(norm=True)), data))
+
+
 def test_a_client_depends_on_seed_round_and_partition_alone(tiny):
     data = tiny.federated((10, 7))
     method = Method(model=tiny.seeded(norm=True, dropout=0.3), program_options={"keep_optimizer": True})
