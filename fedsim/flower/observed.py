@@ -1,8 +1,9 @@
 """What a foreign ServerApp's strategies compute, seen from outside, and what they may not wait for.
 
 Inside `observed` a strategy of the message API returns its `Result` to the app as ever, and it is kept here
-too; the older loop's final parameters likewise. A time-out of one hour per round that the app did not ask
-for is no time-out at all, and waiting for more nodes than there are is an error.
+too; likewise the final parameters of the older loop and of `DefaultWorkflow`. A time-out of one hour per
+round that the app did not ask for is no time-out at all, and waiting for more nodes than there are is an
+error.
 """
 
 import inspect
@@ -15,8 +16,11 @@ import flwr.server.compat.app as compat_app
 import numpy as np
 from flwr.app import ArrayRecord, RecordDict
 from flwr.compat.common.recorddict_compat import parameters_to_arrayrecord
+from flwr.server.compat import LegacyContext
 from flwr.server.history import History
 from flwr.server.server import Server, run_fl
+from flwr.server.workflow import DefaultWorkflow
+from flwr.server.workflow.constant import MAIN_PARAMS_RECORD
 from flwr.serverapp.strategy import Result, Strategy, strategy_utils
 from numpy.typing import NDArray
 
@@ -66,6 +70,8 @@ def observed(grid: EngineGrid) -> Iterator[Observation]:
     with ExitStack() as stack:
         stack.enter_context(replaced(Strategy, "start", _watched_start(Strategy.start, grid, seen)))
         stack.enter_context(replaced(compat_app, "run_fl", _watched_loop(run_fl, grid, seen)))
+        workflow = _watched_workflow(DefaultWorkflow.__call__, grid, seen)
+        stack.enter_context(replaced(DefaultWorkflow, "__call__", workflow))
         stack.enter_context(replaced(strategy_utils, "sleep", _refuse_to_wait(grid)))
         yield seen
 
@@ -97,6 +103,16 @@ def _watched_loop(run: Any, grid: EngineGrid, seen: Observation) -> Any:
         arrays = parameters_to_arrayrecord(server.parameters, keep_input=True)
         seen.result, seen.arrays = history, _restored(grid, "parameters", arrays)
         return history
+
+    return watched
+
+
+def _watched_workflow(run: Any, grid: EngineGrid, seen: Observation) -> Any:
+    def watched(workflow: DefaultWorkflow, grid_given: Any, context: LegacyContext) -> None:
+        seen.strategy = grid.rule = type(context.strategy).__name__
+        run(workflow, grid_given, context)
+        arrays = context.state.array_records[MAIN_PARAMS_RECORD]
+        seen.result, seen.arrays = context.history, _restored(grid, "parameters", arrays)
 
     return watched
 

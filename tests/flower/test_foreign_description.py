@@ -1,4 +1,4 @@
-"""What is wrong with an app's folder, its configuration or its imports is told in one line, with exit code 2."""
+"""A wrong folder, configuration or import is told in one line, with exit code 2."""
 
 from pathlib import Path
 
