@@ -132,7 +132,7 @@ def _homes(parts: Sequence[Integers], items: Items, clients: int, partition: str
             f"The partition {partition} mixes several data sets in client {mixed[0]}: "
             'with several data sets use partition = "per_dataset".'
         )
-    return homes.tolist()
+    return [int(home) for home in homes]
 
 
 def _joined(
