@@ -1,8 +1,8 @@
 """Partitions that need no graph: iid, Dirichlet, shards, quantity skew, natural ids, one set per client.
 
 They are written here rather than taken from flwr-datasets because its partitioners wrap a Hugging Face
-`Dataset` with a label column (nodes and graphs have none), and its Dirichlet partitioner divides by zero
-for small alpha (flower #4377) and gives up after ten draws. All parts are exact: every item is assigned
+`Dataset` with a label column (nodes and graphs have none), and its Dirichlet partitioner warns at every
+redraw, gives up after ten, and was reported to divide by zero (flower #4377). All parts are exact: every item is assigned
 once, and the same generator gives the same parts.
 """
 
