@@ -2,8 +2,8 @@
 
 They are written here rather than taken from flwr-datasets because its partitioners wrap a Hugging Face
 `Dataset` with a label column (nodes and graphs have none), and its Dirichlet partitioner warns at every
-redraw, gives up after ten, and was reported to divide by zero (flower #4377). All parts are exact: every item is assigned
-once, and the same generator gives the same parts.
+redraw, gives up after ten, and was reported to divide by zero (flower #4377). All parts are exact: every
+item is assigned once, and the same generator gives the same parts.
 """
 
 from dataclasses import dataclass
