@@ -42,7 +42,10 @@ def evaluate(
             count += int(counted.sum())
             correct += int(((logits.argmax(dim=-1) == labels) & counted).sum())
             loss += float(cross_entropy(logits, batch, "sum"))
-    return {f"{prefix}_accuracy": Sum(correct, count), f"{prefix}_loss": Sum(loss, count)}
+    return {
+        f"{prefix}_accuracy": Sum(float(correct), float(count)),
+        f"{prefix}_loss": Sum(loss, float(count)),
+    }
 
 
 @contextmanager

@@ -48,7 +48,7 @@ class LocalRun:
         """The loss of every step, weighted by its examples."""
         losses = torch.cat(self._losses).tolist() if self._losses else []
         total = sum(loss * count for loss, count in zip(losses, self._counts, strict=True))
-        return Sum(float(total), sum(self._counts))
+        return Sum(float(total), float(sum(self._counts)))
 
     def run(self, phase: Phase, purpose: str, saved: Sequence[Tensors] = ()) -> Trained:
         """Run one phase; its trained tensors replace the old ones.

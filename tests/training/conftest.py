@@ -1,7 +1,7 @@
 """Tiny data, models and a round loop for tests of local training."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 
 import pytest
@@ -9,12 +9,25 @@ import torch
 from torch import Tensor, nn
 
 from fedsim import rng
-from fedsim.contracts import Batch, ClientData, DataSpec, FederatedData, LocalUpdate
+from fedsim.contracts import (
+    Batch,
+    ClientData,
+    ClientInfo,
+    DataSpec,
+    FederatedData,
+    LocalProgram,
+    LocalUpdate,
+    ModelBuilder,
+    Phase,
+)
 from fedsim.engine.contract import Task, WorkerPlace
 from fedsim.federation import TrainOrder
 from fedsim.params import Layout
 from fedsim.training.handler import TrainingSetup
 from fedsim.training.initial import initial_model
+from fedsim.training.losses import model_draw, supervised_losses
+from fedsim.training.optimizers import Sgd
+from fedsim.training.sequential import train_client
 from fedsim.training.template import SeededModel
 
 CPU = torch.device("cpu")
@@ -98,6 +111,57 @@ def federated(counts: tuple[int, ...] = (10, 7), features: tuple[int, ...] | Non
         for i, (count, width) in enumerate(zip(counts, widths, strict=True))
     )
     return FederatedData(clients, None, clients[0].spec, {})
+
+
+def everything(name: str) -> bool:
+    return True
+
+
+def is_body(name: str) -> bool:
+    return name.startswith("body.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method:
+    """Supervised training with every piece replaceable."""
+
+    model: ModelBuilder
+    phase: dict = field(default_factory=dict)
+    program_options: dict = field(default_factory=dict)
+    extra: Callable = lambda client, rng: {}
+    end: Callable = lambda before, after, private, downlink, steps: ({}, private)
+
+    def init(self, client, rng):
+        return self.extra(client, rng)
+
+    def program(self, client: ClientInfo, round: int) -> LocalProgram:
+        model = self.model.build(client.spec)
+        options = {
+            "trains": everything,
+            "losses": supervised_losses(model),
+            "draw": model_draw(model),
+            "optimizer": Sgd(learning_rate=0.1, momentum=0.9),
+            "epochs": 2,
+            "batch_size": 4,
+        }
+        phases = (Phase(**(options | self.phase)),)
+        return LocalProgram(
+            **({"model": model, "is_shared": everything, "phases": phases} | self.program_options)
+        )
+
+    def finish(self, before, after, private, downlink, steps):
+        return self.end(before, after, private, downlink, steps)
+
+
+def order_of(method, data, round=1, kind=TrainOrder, **options):
+    tensors = initial_model(method, data)
+    layout = Layout.of(tensors)
+    return kind(round, layout.flatten(tensors), layout.integers_of(tensors), **options)
+
+
+def train(method, data, private=None, partition=0, order=None, seed=None):
+    client = ClientInfo(partition, data.clients[partition])
+    return train_client(method, client, order or order_of(method, data), private, seed or SEED)
 
 
 Rule = Callable[[Tensor, list[LocalUpdate]], tuple[Tensor, dict[str, Tensor]]]
@@ -195,4 +259,8 @@ def tiny() -> SimpleNamespace:
         orders=orders,
         mini_batches=mini_batches,
         assert_equal=assert_equal,
+        Method=Method,
+        is_body=is_body,
+        order_of=order_of,
+        train=train,
     )

@@ -1,74 +1,17 @@
 import copy
 import dataclasses
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
 
 import pytest
 import torch
 from torch.nn import functional
 
-from fedsim.contracts import ClientData, ClientInfo, LocalProgram, ModelBuilder, Phase
-from fedsim.errors import RoundError
-from fedsim.federation import EvaluateOrder, TrainOrder
+from fedsim.contracts import ClientInfo
+from fedsim.federation import EvaluateOrder
 from fedsim.params import Layout
 from fedsim.training.functional import model_tensors
 from fedsim.training.initial import initial_model
-from fedsim.training.losses import model_draw, supervised_losses
 from fedsim.training.optimizers import Adam, Sgd
-from fedsim.training.sequential import evaluate_client, train_client
-
-SGD = Sgd(learning_rate=0.1, momentum=0.9)
-
-
-def everything(name):
-    return True
-
-
-@dataclass(frozen=True, kw_only=True)
-class Method:
-    """Supervised training with every piece replaceable."""
-
-    model: ModelBuilder
-    phase: dict = field(default_factory=dict)
-    program_options: dict = field(default_factory=dict)
-    extra: Callable = lambda client, rng: {}
-    end: Callable = lambda before, after, private, downlink, steps: ({}, private)
-
-    def init(self, client, rng):
-        return self.extra(client, rng)
-
-    def program(self, client: ClientInfo, round: int) -> LocalProgram:
-        model = self.model.build(client.spec)
-        options = {
-            "trains": everything,
-            "losses": supervised_losses(model),
-            "draw": model_draw(model),
-            "optimizer": SGD,
-            "epochs": 2,
-            "batch_size": 4,
-        }
-        phases = (Phase(**(options | self.phase)),)
-        return LocalProgram(
-            **({"model": model, "is_shared": everything, "phases": phases} | self.program_options)
-        )
-
-    def finish(self, before, after, private, downlink, steps):
-        return self.end(before, after, private, downlink, steps)
-
-
-def is_body(name):
-    return name.startswith("body.")
-
-
-def order_of(method, data, round=1, kind=TrainOrder, **options):
-    tensors = initial_model(method, data)
-    layout = Layout.of(tensors)
-    return kind(round, layout.flatten(tensors), layout.integers_of(tensors), **options)
-
-
-def train(tiny, method, data, private=None, partition=0, order=None, seed=None):
-    client = ClientInfo(partition, data.clients[partition])
-    return train_client(method, client, order or order_of(method, data), private, seed or tiny.SEED)
+from fedsim.training.sequential import evaluate_client
 
 
 def same(first, second):
@@ -82,19 +25,19 @@ def same(first, second):
 
 def test_nothing_that_is_passed_in_changes(tiny):
     data = tiny.federated((10, 7))
-    method = Method(
+    method = tiny.Method(
         model=tiny.seeded(norm=True, dropout=0.3),
         phase={"project": lambda tensors, context: {n: t.clamp(-1, 1) for n, t in tensors.items()}},
-        program_options={"is_shared": is_body, "keep_optimizer": True, "tune": ()},
+        program_options={"is_shared": tiny.is_body, "keep_optimizer": True, "tune": ()},
         extra=lambda client, rng: {"norm.weight": torch.full((5,), 2.0, dtype=torch.float64)},
     )
-    order = order_of(method, data)
-    first = train(tiny, method, data, order=order)
+    order = tiny.order_of(method, data)
+    first = tiny.train(method, data, order=order)
     template = method.model.build(data.spec)
     own = list(template.state_dict(keep_vars=True).values())
     held = [order, first.private, data, template.state_dict()]
     before = copy.deepcopy(held)
-    train(tiny, method, data, first.private, order=order)
+    tiny.train(method, data, first.private, order=order)
     tune = dataclasses.replace(
         method,
         program_options=method.program_options
@@ -126,30 +69,30 @@ def test_a_loss_that_writes_into_buffers_reaches_no_other_client(tiny):
         logits = torch.func.functional_call(model, dict(tensors), (batch,))  # updates buffers in place
         return functional.cross_entropy(logits, batch.y), {}
 
-    method = Method(model=tiny.seeded(norm=True), phase={"losses": careless})
-    order = order_of(method, data)
+    method = tiny.Method(model=tiny.seeded(norm=True), phase={"losses": careless})
+    order = tiny.order_of(method, data)
     before = copy.deepcopy(order)
-    found = train(tiny, method, data, order=order)
+    found = tiny.train(method, data, order=order)
     assert torch.equal(order.vector, before.vector)
     assert order.integers["norm.num_batches_tracked"] == 0
-    assert same(found, train(tiny, Method(model=tiny.seeded(norm=True)), data))
+    assert same(found, tiny.train(tiny.Method(model=tiny.seeded(norm=True)), data))
 
 
 def test_a_client_depends_on_seed_round_and_partition_alone(tiny):
     data = tiny.federated((10, 7))
-    method = Method(model=tiny.seeded(norm=True, dropout=0.3), program_options={"keep_optimizer": True})
-    alone = train(tiny, method, data, partition=1)
+    method = tiny.Method(model=tiny.seeded(norm=True, dropout=0.3), program_options={"keep_optimizer": True})
+    alone = tiny.train(method, data, partition=1)
     torch.manual_seed(5)
-    train(tiny, method, data, partition=0)
-    assert same(train(tiny, method, data, partition=1), alone)
-    assert not same(train(tiny, method, data, partition=1, seed=8), alone)
-    later = order_of(method, data, round=2)
-    assert not same(train(tiny, method, data, partition=1, order=later), alone)
+    tiny.train(method, data, partition=0)
+    assert same(tiny.train(method, data, partition=1), alone)
+    assert not same(tiny.train(method, data, partition=1, seed=8), alone)
+    later = tiny.order_of(method, data, round=2)
+    assert not same(tiny.train(method, data, partition=1, order=later), alone)
 
 
 def test_the_result_is_complete(tiny):
     data = tiny.federated((10, 7))
-    found = train(tiny, Method(model=tiny.seeded(norm=True)), data)
+    found = tiny.train(tiny.Method(model=tiny.seeded(norm=True)), data)
     assert (found.partition, found.examples, found.steps) == (0, 10, 6)  # batches of 4, 4, 2; twice
     assert found.metrics["train_loss"].count == 20
     assert found.update.dtype == torch.float64
@@ -161,8 +104,8 @@ def test_the_result_is_complete(tiny):
 @pytest.mark.parametrize("batch_size", [None, 10, 11])
 def test_one_batch_holds_all_examples_in_their_order(tiny, batch_size):
     data = tiny.federated((10,))
-    method = Method(model=tiny.seeded(), phase={"batch_size": batch_size, "epochs": 3})
-    found = train(tiny, method, data)
+    method = tiny.Method(model=tiny.seeded(), phase={"batch_size": batch_size, "epochs": 3})
+    found = tiny.train(method, data)
     model = copy.deepcopy(tiny.seeded().build(data.spec))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     losses = []
@@ -172,7 +115,9 @@ def test_one_batch_holds_all_examples_in_their_order(tiny, batch_size):
         losses.append(loss.item())
         loss.backward()
         optimizer.step()
-    expected = Layout.of(model_tensors(model)).flatten(model_tensors(model)) - order_of(method, data).vector
+    expected = (
+        Layout.of(model_tensors(model)).flatten(model_tensors(model)) - tiny.order_of(method, data).vector
+    )
     torch.testing.assert_close(found.update, expected, rtol=1e-12, atol=1e-12)
     assert found.metrics["train_loss"].mean == pytest.approx(sum(losses) / 3, rel=1e-12)
 
@@ -184,12 +129,12 @@ def test_frozen_tensors_stay_and_unused_parameters_have_no_gradient(tiny):
     def body_only(tensors, batch, context):
         return (batch.x @ tensors["body.weight"].T).square().mean().unsqueeze(0), {}
 
-    head_frozen = Method(model=tiny.seeded(), phase={"trains": is_body})
+    head_frozen = tiny.Method(model=tiny.seeded(), phase={"trains": tiny.is_body})
     split = model.body.weight.numel() + model.body.bias.numel()
-    found = train(tiny, head_frozen, data).update
+    found = tiny.train(head_frozen, data).update
     assert found[split:].eq(0).all()
     assert found[:split].ne(0).all()
-    unused = train(tiny, Method(model=tiny.seeded(), phase={"losses": body_only}), data).update
+    unused = tiny.train(tiny.Method(model=tiny.seeded(), phase={"losses": body_only}), data).update
     assert unused[model.body.weight.numel() :].eq(0).all()
     assert unused[: model.body.weight.numel()].ne(0).all()
 
@@ -197,7 +142,7 @@ def test_frozen_tensors_stay_and_unused_parameters_have_no_gradient(tiny):
 def test_groups_have_their_own_optimizers(tiny):
     data = tiny.federated((10,))
     groups = ((lambda name: name.endswith("bias"), Sgd(learning_rate=0.01)),)
-    method = Method(model=tiny.seeded(), phase={"groups": groups, "optimizer": Adam(learning_rate=0.02)})
+    method = tiny.Method(model=tiny.seeded(), phase={"groups": groups, "optimizer": Adam(learning_rate=0.02)})
     model = copy.deepcopy(tiny.seeded().build(data.spec))
     first = torch.optim.Adam([model.body.weight, model.head.weight], lr=0.02)
     second = torch.optim.SGD([model.body.bias, model.head.bias], lr=0.01)
@@ -207,8 +152,10 @@ def test_groups_have_their_own_optimizers(tiny):
         functional.cross_entropy(model.head(torch.tanh(model.body(x))), y).backward()
         first.step()
         second.step()
-    expected = Layout.of(model_tensors(model)).flatten(model_tensors(model)) - order_of(method, data).vector
-    torch.testing.assert_close(train(tiny, method, data).update, expected, rtol=1e-10, atol=1e-12)
+    expected = (
+        Layout.of(model_tensors(model)).flatten(model_tensors(model)) - tiny.order_of(method, data).vector
+    )
+    torch.testing.assert_close(tiny.train(method, data).update, expected, rtol=1e-10, atol=1e-12)
 
 
 def test_a_projection_holds_after_every_step(tiny):
@@ -219,9 +166,9 @@ def test_a_projection_holds_after_every_step(tiny):
         seen.append(float(tensors["head.weight"].norm()))
         return {"head.weight": tensors["head.weight"] / tensors["head.weight"].norm()}
 
-    method = Method(model=tiny.seeded(), phase={"project": unit})
-    order = order_of(method, data)
-    found = train(tiny, method, data, order=order)
+    method = tiny.Method(model=tiny.seeded(), phase={"project": unit})
+    order = tiny.order_of(method, data)
+    found = tiny.train(method, data, order=order)
     layout = Layout.of(initial_model(method, data))
     after = layout.unflatten(order.vector + found.update, {})
     assert after["head.weight"].norm().item() == pytest.approx(1, rel=1e-12)
@@ -230,12 +177,12 @@ def test_a_projection_holds_after_every_step(tiny):
 
 def test_private_results_are_no_views_of_larger_storage(tiny):
     data = tiny.federated((10,))
-    method = Method(
+    method = tiny.Method(
         model=tiny.seeded(),
-        program_options={"is_shared": is_body, "keep_optimizer": True},
+        program_options={"is_shared": tiny.is_body, "keep_optimizer": True},
         phase={"groups": ((lambda name: name.startswith("head."), Sgd(learning_rate=0.3, momentum=0.5)),)},
     )
-    found = train(tiny, method, data)
+    found = tiny.train(method, data)
     assert set(found.private) == {
         "head.weight",
         "head.bias",
@@ -257,14 +204,14 @@ def test_finish_sees_everything_and_decides(tiny):
         moved = after["body.weight"] - before["body.weight"]
         return {"moved": moved, "steps": torch.tensor(steps)}, {**private, "count": private["count"] + 1}
 
-    method = Method(
+    method = tiny.Method(
         model=tiny.seeded(),
-        program_options={"is_shared": is_body},
+        program_options={"is_shared": tiny.is_body},
         phase={"trains": lambda name: name != "count"},
         extra=lambda client, rng: {"count": torch.tensor(3)},
         end=end,
     )
-    found = train(tiny, method, data)
+    found = tiny.train(method, data)
     assert found.private["count"] == 4
     assert found.uplink["steps"] == 6
     assert torch.equal(found.uplink["moved"].reshape(-1), found.update[:20])
@@ -272,10 +219,10 @@ def test_finish_sees_everything_and_decides(tiny):
 
 def test_tuning_changes_the_evaluation_and_nothing_else(tiny):
     data = tiny.federated((10, 7))
-    plain = Method(model=tiny.seeded())
+    plain = tiny.Method(model=tiny.seeded())
     phases = plain.program(ClientInfo(0, data.clients[0]), 1).phases
-    tuned = Method(model=tiny.seeded(), program_options={"tune": phases})
-    order = order_of(plain, data, kind=EvaluateOrder, splits=("test",))
+    tuned = tiny.Method(model=tiny.seeded(), program_options={"tune": phases})
+    order = tiny.order_of(plain, data, kind=EvaluateOrder, splits=("test",))
     client = ClientInfo(0, data.clients[0])
     before = evaluate_client(plain, client, order, None, tiny.SEED)
     after = evaluate_client(tuned, client, order, None, tiny.SEED)
@@ -292,93 +239,8 @@ def test_the_same_private_start_in_evaluation_and_training(tiny):
         seen.append(torch.rand(2, generator=rng))
         return {"own": seen[-1]}
 
-    method = Method(model=tiny.seeded(), extra=extra, phase={"trains": lambda name: name != "own"})
-    order = order_of(method, data, kind=EvaluateOrder, round=5)
+    method = tiny.Method(model=tiny.seeded(), extra=extra, phase={"trains": lambda name: name != "own"})
+    order = tiny.order_of(method, data, kind=EvaluateOrder, round=5)
     evaluate_client(method, ClientInfo(0, data.clients[0]), order, None, tiny.SEED)
-    train(tiny, method, data)
+    tiny.train(method, data)
     assert torch.equal(seen[0], seen[1])
-
-
-def without_examples(data):
-    client = data.clients[0]
-    empty = replace(client.train, x=client.train.x[:0], y=client.train.y[:0])
-    return replace(data, clients=(ClientData(empty, client.val, client.test, client.spec),))
-
-
-def matrix_loss(tensors, batch, context):
-    return tensors["body.weight"], {}
-
-
-def strange_buffer(tensors, batch, context):
-    return tensors["body.weight"].sum().unsqueeze(0), {"mean": torch.zeros(1)}
-
-
-def trained_buffer(tensors, batch, context):
-    return tensors["body.weight"].sum().unsqueeze(0), {"body.bias": torch.zeros(5)}
-
-
-HALF = torch.zeros(3, dtype=torch.float16)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"phase": {"trains": lambda name: False}}, "Phase 0 trains no tensor"),
-        ({"phase": {"losses": matrix_loss}}, r"losses must have shape \[k\], found \(5, 4\)"),
-        ({"phase": {"losses": strange_buffer}}, "buffer 'mean', which is not among the client's tensors"),
-        ({"phase": {"losses": trained_buffer}}, "buffer 'body.bias', which is trained"),
-        ({"phase": {"project": lambda t, c: {"x": HALF}}}, "projection returned 'x'"),
-        ({"extra": lambda c, r: {"half": HALF}}, "trains 'body.weight' .* and 'half' .*need one type"),
-        ({"extra": lambda c, r: {"own": torch.zeros(3).double()}}, "trains private tensor 'own'"),
-        ({"extra": lambda c, r: {"optimizer/x": HALF}}, "'optimizer/x': names under 'optimizer/'"),
-        ({"extra": lambda c, r: {"body.bias": HALF}}, "'body.bias' is private .* program shares it"),
-        (
-            {
-                "extra": lambda c, r: {"head.bias": torch.zeros(4)},
-                "program_options": {"is_shared": is_body},
-            },
-            r"'head.bias' should be torch.float64 \(3,\), found torch.float32 \(4,\)",
-        ),
-        ({"end": lambda b, a, p, d, s: ({}, {"optimizer/": HALF})}, "names under 'optimizer/'"),
-        ({"phase": {"epochs": -1}}, "epochs must be at least 0, found -1"),
-        ({"phase": {"batch_size": 0}}, "batch_size must be at least 1 or None, found 0"),
-    ],
-)
-def test_programs_that_contradict_themselves_are_refused(tiny, options, message):
-    with pytest.raises(RoundError, match=message):
-        train(tiny, Method(model=tiny.seeded(), **options), tiny.federated((10,)))
-
-
-def test_a_client_without_examples_is_refused(tiny):
-    data = without_examples(tiny.federated((10,)))
-    with pytest.raises(RoundError, match="Client 0 has no training examples"):
-        train(tiny, Method(model=tiny.seeded()), data)
-
-
-def test_an_order_that_does_not_fit_is_refused(tiny):
-    data = tiny.federated((10,))
-    method = Method(model=tiny.seeded(norm=True))
-    order = order_of(method, data)
-    with pytest.raises(RoundError, match=r"has 63 values of torch.float64, but the order carries \(62,\)"):
-        train(tiny, method, data, order=replace(order, vector=order.vector[1:]))
-    with pytest.raises(RoundError, match=r"carries .* of torch.float32"):
-        train(tiny, method, data, order=replace(order, vector=order.vector.float()))
-    with pytest.raises(RoundError, match=r"lacks the shared integer tensor 'norm.num_batches_tracked'"):
-        train(tiny, method, data, order=replace(order, integers={}))
-
-
-def test_kept_state_of_other_tensors_is_refused(tiny):
-    data = tiny.federated((10,))
-    keep = {"keep_optimizer": True}
-    whole = Method(model=tiny.seeded(), program_options=keep)
-    part = Method(model=tiny.seeded(), program_options=keep, phase={"trains": is_body})
-    groups = ((is_body, Sgd(learning_rate=0.3)),)
-    divided = Method(model=tiny.seeded(), program_options=keep, phase={"groups": groups})
-    kept = train(tiny, whole, data).private
-    with pytest.raises(RoundError, match=r"state 'momentum' should have shape \(25,\), found \(43,\)"):
-        train(tiny, part, data, kept)
-    with pytest.raises(RoundError, match=r"has 2 groups of trained tensors, .* state of 1"):
-        train(tiny, divided, data, kept)
-    adam = Method(model=tiny.seeded(), program_options=keep, phase={"optimizer": Adam(learning_rate=1)})
-    with pytest.raises(RoundError, match=r"state 'first' should have shape \(43,\), found None"):
-        train(tiny, adam, data, kept)
