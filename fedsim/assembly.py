@@ -1,19 +1,32 @@
 """The parts of one run, built from its experiment: plugins first (cheap to refuse), then data."""
 
+import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from fedsim import rng
 from fedsim.config import Experiment, Plugin
-from fedsim.contracts import Attack, ClientMethod, FederatedData, ModelBuilder, Strategy, Tensors
+from fedsim.contracts import (
+    Attack,
+    ClientInfo,
+    ClientMethod,
+    FederatedData,
+    LocalProgram,
+    ModelBuilder,
+    Strategy,
+    Tensors,
+)
 from fedsim.data.federate import federate
 from fedsim.data.pool import Partition, Source
+from fedsim.errors import ConfigError, FedsimError, PluginError
 from fedsim.params import Layout
 from fedsim.plugins import build, describe
+from fedsim.training.functional import model_tensors
 from fedsim.training.initial import initial_model
 from fedsim.training.template import SeededModel
 
@@ -65,8 +78,31 @@ class Parts:
         return DTYPES[self.experiment.engine.dtype]
 
     @cached_property
+    def program(self) -> LocalProgram:
+        """Client 0's program of round 1, whose template is the server's too.
+
+        Raises:
+            PluginError: the method's own code raised; its file and line are named.
+        """
+        try:
+            return self.plugins.method.program(ClientInfo(0, self.data.clients[0]), 1)
+        except FedsimError:
+            raise
+        except Exception as error:  # somebody's own code may raise anything
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            raise PluginError(
+                f"client.kind: {type(self.plugins.method).__name__}.program raised {type(error).__name__}: "
+                f"{error} ({Path(where.filename).name}, line {where.lineno})"
+            ) from error
+
+    @cached_property
     def initial(self) -> Tensors:
         """The shared tensors before round 1."""
+        shared = self.program.is_shared
+        if not any(shared(name) for name in model_tensors(self.program.model)):
+            raise ConfigError(
+                "client.kind: this method shares no tensor of the model, so nothing is federated."
+            )
         return initial_model(self.plugins.method, self.data)
 
     @cached_property

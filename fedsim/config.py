@@ -121,6 +121,7 @@ class Engine(Section):
         gpus_per_worker: share of a card; `auto`: all cards divided evenly.
         deadline: seconds that a worker may take for its share of a round; None: no limit.
         dtype: of parameters and inputs.
+        private_memory: GiB of private client tensors that the driver keeps in memory; the rest on disk.
     """
 
     backend: Literal["in-process", "ray"] = "in-process"
@@ -132,6 +133,7 @@ class Engine(Section):
     gpus_per_worker: Annotated[float, Field(gt=0, le=1)] | Literal["auto"] = "auto"
     deadline: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     dtype: Literal["float32", "float64"] = "float32"
+    private_memory: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 2.0
 
     @field_validator("tier")
     @classmethod
@@ -232,7 +234,7 @@ class Experiment(Section):
         The name, the list of seeds, expectations, checkpoints and the choice of workers are left out.
         """
         told = self.model_dump(mode="json", exclude={"name", "seeds", "expect", "checkpoint"})
-        for key in ("backend", "workers", "address", "gpus_per_worker", "deadline"):
+        for key in ("backend", "workers", "address", "gpus_per_worker", "deadline", "private_memory"):
             del told["engine"][key]
         return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
 

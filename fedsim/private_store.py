@@ -5,6 +5,7 @@ A file once written is never changed: its name carries partition and version, an
 `sweep`, when no checkpoint needs it any more.
 """
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -15,13 +16,11 @@ from fedsim.atomic_files import save_tensors
 from fedsim.contracts import Tensors
 from fedsim.errors import CheckpointError
 
-MEMORY_LIMIT = 2 * 2**30  # bytes
-
 
 class PrivateStore:
     """One entry per partition that has private tensors."""
 
-    def __init__(self, folder: Path, limit: int = MEMORY_LIMIT) -> None:
+    def __init__(self, folder: Path, limit: float = math.inf) -> None:
         """Keep up to `limit` bytes in memory, the rest in `folder` (made when first needed)."""
         self._folder = folder
         self._limit = limit

@@ -208,7 +208,7 @@ class SeedRun:
         server = ServerEvaluation.of(parts, server_device(experiment.engine.device))
         refuse_unknown(experiment.expect, known_metrics(parts, server))
         adversary, layout = Adversary.of(parts), parts.layout
-        store = PrivateStore(directory.private)
+        store = PrivateStore(directory.private, experiment.engine.private_memory * 2**30)
         resumed, records = None, []
         if resume and directory.checkpoint.is_file():
             resumed = checkpoints.load(directory.checkpoint)

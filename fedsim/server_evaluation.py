@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from fedsim.assembly import Parts
-from fedsim.contracts import ClientInfo, Examples, Tensors
+from fedsim.contracts import Examples, Tensors
 from fedsim.training.evaluate import evaluate
 from fedsim.training.functional import model_tensors
 
@@ -36,7 +36,7 @@ class ServerEvaluation:
         data = parts.data
         if data.test is None or len(data.test) == 0:
             return None
-        program = parts.plugins.method.program(ClientInfo(0, data.clients[0]), 1)
+        program = parts.program
         if any(not program.is_shared(name) for name in model_tensors(program.model)):
             return None
         model = copy.deepcopy(program.model).to(device)

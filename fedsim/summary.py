@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean, stdev
 from typing import Any
 
-from scipy.stats import t
+from scipy.special import stdtrit  # scipy.stats takes a second to import
 
 STATISTICS = ("last", "best", "validation_selected")
 
@@ -19,7 +19,7 @@ def interval(values: Sequence[float]) -> dict[str, Any]:
     if len(values) < 2:
         return {"n": len(values), "mean": mean, "std": None, "half_width": None, "low": None, "high": None}
     deviation = stdev(values)
-    half = float(t.ppf(0.975, len(values) - 1)) * deviation / math.sqrt(len(values))
+    half = float(stdtrit(len(values) - 1, 0.975)) * deviation / math.sqrt(len(values))
     return {
         "n": len(values),
         "mean": mean,

@@ -1,0 +1,73 @@
+"""Faults of FIELD.md, through the real command: loud, named, and with an exit code."""
+
+import json
+
+import pytest
+
+FAULTY = "client.kind=methods_of_a_test:Faulty"
+
+
+def test_one_client_that_sends_nan_is_refused_and_named(fedsim, sets):
+    done = fedsim("run", "quick.toml", *sets(FAULTY, "client.wild=[1]", "failures.max_failed_fraction=0.5"))
+    assert done.code == 0, done.err
+    failures = done.result["failures"]
+    assert {failure["partition"] for failure in failures} == {1}
+    assert {failure["kind"] for failure in failures} == {"refused"}
+    assert "not finite" in done.out
+    assert all(record["metrics"]["test_loss"] is not None for record in done.rounds)
+
+
+def test_by_default_a_refused_client_fails_the_run(fedsim, sets):
+    done = fedsim("run", "quick.toml", *sets(FAULTY, "client.wild=[0,1,2]"))
+    assert done.code == 1
+    assert done.result["status"] == "failed"
+    assert "failures.max_failed_fraction = 0 allows" in done.result["reason"]
+    assert "Traceback" not in done.err
+
+
+@pytest.mark.parametrize("fraction", ["0.0", "1.0"])
+def test_all_clients_raising_fails_the_run_whatever_the_policy(fedsim, sets, fraction):
+    raising = sets(FAULTY, "client.raising=[0,1,2,3,4,5]", f"failures.max_failed_fraction={fraction}")
+    done = fedsim("run", "quick.toml", *raising)
+    assert done.code == 1
+    result = done.result
+    assert (result["status"], result["rounds"]) == ("failed", 0)
+    assert "no reply is left" in result["reason"]
+    assert len(result["failures"]) == 4
+    assert "does not want to" in result["failures"][0]["traceback"]
+    assert "seed 0: failed: Round 1: 4 of 4 clients failed to train" in done.err
+
+
+def test_a_client_that_ends_its_process_is_named_and_the_others_finish(spawn, sets):
+    dying = sets(
+        FAULTY, "client.dying=[2]", "failures.max_failed_fraction=0.5", "engine.workers=2", "rounds=1"
+    )
+    done = spawn(
+        "run", "quick.toml", *dying, *sets("federation.clients_per_round=6", "evaluate.clients=none")
+    )
+    assert done.code == 0, done.err
+    (failure,) = done.result["failures"]
+    assert (failure["partition"], failure["kind"]) == (2, "died")
+    assert done.rounds[0]["accepted"] == [0, 1, 3, 4, 5]
+    assert done.result["reproducible"] is False
+
+
+def test_an_unmet_expectation_has_its_own_exit_code(fedsim, sets):
+    done = fedsim("run", "quick.toml", *sets("expect.test_accuracy.at_least=0.999"))
+    assert done.code == 3
+    assert done.result["status"] == "expectation_failed"
+    assert "test_accuracy (last) is" in done.err
+    assert done.sha == done.result["model_sha256"]
+
+
+def test_a_met_expectation(fedsim, sets):
+    done = fedsim("run", "quick.toml", *sets("expect.test_accuracy={at_least=0.01, statistic='best'}"))
+    assert (done.code, done.result["expectations"][0]["met"]) == (0, True)
+
+
+def test_one_failed_seed_of_two_fails_the_run_and_the_other_is_kept(fedsim, sets):
+    raising = sets(FAULTY, "client.raising=[5]", "seeds=[0,1]", "rounds=1", "evaluate.clients=none")
+    done = fedsim("run", "quick.toml", *raising, *sets("federation.clients_per_round=1"))
+    status = json.loads((done.folder / "summary.json").read_text())["status"]
+    assert set(status) == {"0", "1"}
+    assert done.code == (1 if "failed" in status.values() else 0)
