@@ -1,7 +1,7 @@
 """One worker that is the driver itself: no process, no pickling, and no protection.
 
-A client that ends its process ends the run, and a deadline cannot be enforced; two workers or more, or the
-Ray backend, are protected against both.
+A client that ends its process ends the run, and a deadline cannot be enforced (`start` therefore takes a
+process of its own where one is set); two workers or more, or the Ray backend, are protected against both.
 """
 
 from collections.abc import Mapping, Sequence

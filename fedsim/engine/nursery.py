@@ -39,7 +39,7 @@ def main(connection: int, parent: int, modules: Iterable[str]) -> None:
         modules: imported beforehand, where that works.
     """
     for module in modules:
-        with contextlib.suppress(Exception):  # the worker that needs it will say what is wrong
+        with contextlib.suppress(Exception, SystemExit):  # the worker that needs it will say what is wrong
             import_module(module)
     os.set_inheritable(connection, False)
     wake, wakened = os.pipe()
@@ -55,7 +55,7 @@ def main(connection: int, parent: int, modules: Iterable[str]) -> None:
                 if file == wake:
                     os.read(wake, 4096)
                     _tell_ends(driver)
-                elif not _bear(driver):
+                elif not _bear(driver, (wake, wakened)):
                     return
 
 
@@ -68,7 +68,7 @@ def _tell_ends(driver: socket.socket) -> None:
             driver.sendall(NOTICE.pack(False, process, status))
 
 
-def _bear(driver: socket.socket) -> bool:
+def _bear(driver: socket.socket, own: tuple[int, int]) -> bool:
     """Start one worker; False if the driver is gone."""
     request, files, _, _ = socket.recv_fds(driver, 1, 2)
     if not request:
@@ -76,7 +76,10 @@ def _bear(driver: socket.socket) -> bool:
     nursery, forkable = os.getpid(), _threads() == 1
     process = os.fork()
     if process == 0:
+        signal.set_wakeup_fd(-1)
         driver.close()
+        for file in own:
+            os.close(file)
         _become_worker(files, nursery, forkable)
     with contextlib.suppress(OSError):
         os.setpgid(process, process)
@@ -89,7 +92,6 @@ def _bear(driver: socket.socket) -> bool:
 def _become_worker(files: list[int], nursery: int, forkable: bool) -> NoReturn:
     code = 1
     try:
-        signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         os.setpgid(0, 0)
         if not forkable:

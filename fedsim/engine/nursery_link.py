@@ -17,7 +17,7 @@ _BOOT = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
     "from fedsim.engine.nursery import main; main(int(sys.argv[2]), int(sys.argv[3]), sys.argv[4:])"
 )
-BIRTH_LIMIT = 120.0  # seconds; the first birth waits for the nursery's imports
+_BIRTH_LIMIT = 300.0  # seconds; the first birth waits for the nursery's imports
 
 
 class NurseryLink:
@@ -56,10 +56,10 @@ class NurseryLink:
             WorkerError: the nursery is gone or does not answer.
         """
         try:
-            self._socket.settimeout(BIRTH_LIMIT)
+            self._socket.settimeout(_BIRTH_LIMIT)
             socket.send_fds(self._socket, [b"+"], list(files))
             while not self._born and self._lives:
-                self._hear(BIRTH_LIMIT)
+                self._hear(_BIRTH_LIMIT)
         except OSError as error:
             raise WorkerError(f"Workers cannot be started: {error}") from error
         if not self._born:

@@ -1,4 +1,4 @@
-"""Workers as processes of this machine, each a fresh interpreter on one end of a Unix socket."""
+"""Workers as processes of this machine, each on one end of a Unix socket, started by the nursery."""
 
 import contextlib
 import os

@@ -27,6 +27,6 @@ def start(options: EngineOptions, setup: Setup, data: Any) -> DriverEngine | Poo
 
         return PooledEngine(RayCrew(setup, data, options), options.count, options.deadline)
     device = resolve_device(options, torch.cuda.device_count())
-    if options.count == 1:
+    if options.count == 1 and options.deadline is None:
         return DriverEngine(setup, data, worker_device(device, 0))
     return PooledEngine(SpawnedCrew(setup, data, device), options.count, options.deadline)
