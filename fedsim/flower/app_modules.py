@@ -38,8 +38,9 @@ class AppModules:
             yield
             return
         path = str(self._directory)
-        hidden = self._take_out()
+        hidden = self._take_out() if any(name in sys.modules for name in self._names) else {}
         sys.modules.update(self._own)
+        size = len(sys.modules)
         sys.path.insert(0, path)
         _active.append(self)
         try:
@@ -48,7 +49,10 @@ class AppModules:
             _active.remove(self)
             if path in sys.path:
                 sys.path.remove(path)
-            self._own = self._take_out()
+            if len(sys.modules) == size:  # nothing was imported, which is quicker to tell than what was
+                self._own = {name: sys.modules.pop(name) for name in self._own}
+            else:
+                self._own = self._take_out()
             sys.modules.update(hidden)
 
     def load(self, reference: str) -> Any:
