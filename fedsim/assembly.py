@@ -10,7 +10,8 @@ from typing import Any
 import torch
 
 from fedsim import rng
-from fedsim.config import Experiment, Plugin
+from fedsim.config import Experiment
+from fedsim.config_tables import Plugin
 from fedsim.contracts import (
     Attack,
     ClientInfo,

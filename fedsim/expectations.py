@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fedsim.config import Expectation
+from fedsim.config_tables import Expectation
 from fedsim.errors import ConfigError
 from fedsim.toml import nearest
 

@@ -29,7 +29,7 @@ from fedsim.replies import TooManyFailures
 from fedsim.results import summarise
 from fedsim.round_loop import RoundLoop, tensors_of
 from fedsim.run_directory import RunDirectory, seed_folder
-from fedsim.server_evaluation import ServerEvaluation
+from fedsim.server_evaluation import ServerEvaluation, known_metrics, server_device
 from fedsim.stopwatch import PHASES
 from fedsim.summary import summary_of
 
@@ -261,15 +261,10 @@ class SeedRun:
         result["expectations"] = check(self.parts.experiment.expect, result["metrics"])
         reason = unmet(result["expectations"])
         status: Status = "expectation_failed" if reason else "completed"
+        result = {"status": status, "reason": reason, **result}
         self.directory.write_model(tensors, sha256)
-        self.directory.write_result({"status": status, "reason": reason, **result})
-        return Outcome(
-            self.parts.seed,
-            status,
-            self.directory.path,
-            {"status": status, "reason": reason, **result},
-            tensors,
-        )
+        self.directory.write_result(result)
+        return Outcome(self.parts.seed, status, self.directory.path, result, tensors)
 
     def lost(self, error: FedsimError) -> Outcome:
         """The outcome of a run that could not go on."""
@@ -299,18 +294,3 @@ class SeedRun:
             "not_reproducible_because": lost,
             "timing": {name: sum(record["seconds"][name] for record in records) for name in PHASES},
         }
-
-
-def known_metrics(parts: Parts, server: ServerEvaluation | None) -> list[str]:
-    """Names of the metrics that the run will measure."""
-    names = ["test_accuracy", "test_loss"] if server else []
-    if parts.experiment.evaluate.clients != "none":
-        names += [f"client_{split}_{what}" for split in ("test", "val") for what in ("accuracy", "loss")]
-    return [*names, "train_loss"]
-
-
-def server_device(device: str) -> torch.device:
-    """Where the driver measures the global model: on a card where clients use one and the driver sees it."""
-    if device == "cpu" or not torch.cuda.is_available():
-        return torch.device("cpu")
-    return torch.device("cuda" if device == "auto" else device)

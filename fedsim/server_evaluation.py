@@ -47,3 +47,18 @@ class ServerEvaluation:
         moved = {name: tensor.to(self.device) for name, tensor in tensors.items()}
         sums = evaluate(self.model, moved, self.examples, "test")
         return {name: value.mean for name, value in sums.items()}
+
+
+def known_metrics(parts: Parts, server: ServerEvaluation | None) -> list[str]:
+    """Names of the metrics that the run will measure."""
+    names = ["test_accuracy", "test_loss"] if server else []
+    if parts.experiment.evaluate.clients != "none":
+        names += [f"client_{split}_{what}" for split in ("test", "val") for what in ("accuracy", "loss")]
+    return [*names, "train_loss"]
+
+
+def server_device(device: str) -> torch.device:
+    """Where the driver measures the global model: on a card where clients use one and the driver sees it."""
+    if device == "cpu" or not torch.cuda.is_available():
+        return torch.device("cpu")
+    return torch.device("cuda" if device == "auto" else device)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedsim.assembly import Parts
-from fedsim.config import Engine
+from fedsim.config_tables import Engine
 from fedsim.engine.options import EngineOptions
 from fedsim.engine.start import start
 from fedsim.engine_federation import EngineFederation, TimedSetup

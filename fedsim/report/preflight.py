@@ -19,8 +19,7 @@ from fedsim.engine.start import start
 from fedsim.expectations import refuse_unknown
 from fedsim.plugins import search_in
 from fedsim.report.doctor import available_memory
-from fedsim.runner import known_metrics
-from fedsim.server_evaluation import ServerEvaluation
+from fedsim.server_evaluation import ServerEvaluation, known_metrics
 from fedsim.transports import engine_options
 
 MOST_ROWS = 30  # clients that the table lists

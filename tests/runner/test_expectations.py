@@ -1,6 +1,6 @@
 import pytest
 
-from fedsim.config import Expectation
+from fedsim.config_tables import Expectation
 from fedsim.errors import ConfigError
 from fedsim.expectations import check, refuse_unknown, unmet
 
