@@ -78,12 +78,14 @@ def run_app(
     if not 0 <= max_failed_fraction <= 1:
         raise ConfigError(f"max_failed_fraction should lie in [0, 1], found {max_failed_fraction}.")
     began, modules, run = time.monotonic(), AppModules(app.directory), _run(app, seed)
-    with modules.active(), _as_server(run), seeded_globals(derive(seed, "server-app")):
-        server_app = load_component(modules, app, "serverapp", app.server, ServerApp)
+    with modules.active(), _as_server(run):
+        with seeded_globals(derive(seed, "server-app-import")):
+            server_app = load_component(modules, app, "serverapp", app.server, ServerApp)
         setup = _checked_setup(app, seed, count)
         with open_grid(options, setup, run, apart=apart) as grid:
             context = Context(run.run_id, SUPERLINK_NODE_ID, {}, RecordDict(), dict(app.run_config))
-            seen, trouble = _serve(server_app, grid, context)
+            with seeded_globals(derive(seed, "server-app")):  # starting the workers may have drawn
+                seen, trouble = _serve(server_app, grid, context)
     return _result(app, grid, seen, trouble, setup, options.count, max_failed_fraction, began)
 
 
