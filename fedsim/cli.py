@@ -16,7 +16,7 @@ import typer
 from fedsim.errors import FedsimError
 
 if TYPE_CHECKING:
-    from fedsim.runner import Outcome
+    from fedsim.run.runner import Outcome
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None
@@ -109,8 +109,8 @@ def app_command(
     """Run somebody else's Flower app on fedsim's engine, unmodified."""
     with clear_errors():
         from fedsim.engine.options import EngineOptions
-        from fedsim.flower.app_result import summary_lines
-        from fedsim.flower.foreign_app import run_app
+        from fedsim.flower.foreign.app import run_app
+        from fedsim.flower.foreign.result import summary_lines
 
         known: Any = backend  # the options refuse anything else
         options = EngineOptions(backend=known, workers=workers, device=device, deadline=deadline)

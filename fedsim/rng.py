@@ -37,7 +37,7 @@ def seeded_globals(seed: int) -> Iterator[None]:
     """
     python_state = random.getstate()
     numpy_state = np.random.get_state()  # noqa: NPY002
-    cards = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
+    cards = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
     with torch.random.fork_rng(devices=cards):
         random.seed(seed)
         np.random.seed(seed % 2**32)  # noqa: NPY002

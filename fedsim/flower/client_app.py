@@ -14,13 +14,13 @@ import torch
 from flwr.app import Context, UserConfig
 
 import fedsim
-from fedsim.assembly import assemble
 from fedsim.config import Experiment, load
 from fedsim.engine.contract import Handler, WorkerPlace
 from fedsim.engine.options import EngineOptions, resolve_device, worker_device
 from fedsim.errors import ConfigError
 from fedsim.flower.client_side import client_app
 from fedsim.plugins import search_in
+from fedsim.run.assembly import assemble
 from fedsim.training.handler import TrainingSetup
 
 

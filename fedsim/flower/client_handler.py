@@ -24,7 +24,7 @@ from flwr.common.constant import NUM_PARTITIONS_KEY, PARTITION_ID_KEY
 from fedsim.contracts import Failure
 from fedsim.engine.contract import Task, WorkerPlace
 from fedsim.errors import ConfigError
-from fedsim.flower.app_modules import AppModules
+from fedsim.flower.foreign.modules import AppModules
 from fedsim.flower.refusal import reason_to_refuse
 from fedsim.flower.wire import Broadcast, Packed, pack, unpack
 from fedsim.rng import derive, seeded_globals

@@ -11,16 +11,16 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from fedsim.assembly import Parts, assemble
 from fedsim.config import load
 from fedsim.data.preflight import preflight
 from fedsim.engine.contract import Task, WorkerPlace
 from fedsim.engine.start import start
-from fedsim.expectations import refuse_unknown
 from fedsim.plugins import search_in
 from fedsim.report.doctor import available_memory
-from fedsim.server_evaluation import ServerEvaluation, known_metrics
-from fedsim.transports import engine_options
+from fedsim.run.assembly import Parts, assemble
+from fedsim.run.expectations import refuse_unknown
+from fedsim.run.server_evaluation import ServerEvaluation, known_metrics
+from fedsim.run.transports import engine_options
 
 MOST_ROWS = 30  # clients that the table lists
 PROCESS_BYTES = 350 * 2**20  # of an interpreter with torch, measured on Linux

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from fedsim.errors import ConfigError
-from fedsim.flower.app_description import AppDescription
-from fedsim.flower.app_modules import AppModules
+from fedsim.flower.foreign.description import AppDescription
+from fedsim.flower.foreign.modules import AppModules
 
 Component = TypeVar("Component")
 

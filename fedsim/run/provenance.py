@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from fedsim.assembly import Parts
 from fedsim.params import Layout
+from fedsim.run.assembly import Parts
 
 PACKAGES = (
     "fedsim-flower",

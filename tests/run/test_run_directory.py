@@ -3,7 +3,7 @@ import json
 import pytest
 
 from fedsim.errors import CheckpointError, ConfigError
-from fedsim.run_directory import RunDirectory, fresh_folder, latest_folder, seed_folder
+from fedsim.run.directory import RunDirectory, fresh_folder, latest_folder, seed_folder
 
 
 @pytest.fixture

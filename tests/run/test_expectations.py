@@ -2,7 +2,7 @@ import pytest
 
 from fedsim.config_tables import Expectation
 from fedsim.errors import ConfigError
-from fedsim.expectations import check, refuse_unknown, unmet
+from fedsim.run.expectations import check, refuse_unknown, unmet
 
 METRICS = {"test_accuracy": {"last": {"value": 0.7}, "best": {"value": 0.9}, "validation_selected": None}}
 

@@ -24,7 +24,7 @@ from flwr.server.compat.grid_client_proxy import GridClientProxy
 from flwr.serverapp import Grid
 
 from fedsim.errors import RoundError
-from fedsim.flower.patch import replaced
+from fedsim.flower.foreign.patch import replaced
 
 Instructions = Sequence[tuple[ClientProxy, Any]]
 Outcome = tuple[list[tuple[ClientProxy, Any]], list[Any]]

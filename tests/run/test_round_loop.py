@@ -6,8 +6,8 @@ import torch
 
 from fedsim.contracts import Cohort, Decision
 from fedsim.errors import RoundError
-from fedsim.replies import TooManyFailures
-from fedsim.round_loop import RoundLoop, apply
+from fedsim.run.replies import TooManyFailures
+from fedsim.run.round_loop import RoundLoop, apply
 
 
 def play(parts, federation, rounds=1, **options):

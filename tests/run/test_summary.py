@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from fedsim.summary import interval, summary_of
+from fedsim.run.summary import interval, summary_of
 
 
 def test_the_interval_follows_student():

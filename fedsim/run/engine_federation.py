@@ -10,7 +10,7 @@ from typing import Any
 from fedsim.contracts import Failure, LocalEvaluation, LocalUpdate, Tensors
 from fedsim.engine.contract import Engine, Handler, Setup, Task, WorkerPlace
 from fedsim.federation import EvaluateOrder, Order, TrainOrder
-from fedsim.private_store import PrivateStore
+from fedsim.run.private_store import PrivateStore
 
 CHUNKS = 32  # at least so many in a large cohort, so that as many workers can share it
 CHUNK_WORK = 2**28  # parameters times training examples of a chunk; heavier clients travel alone

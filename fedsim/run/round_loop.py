@@ -11,26 +11,26 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 
 from fedsim import rng
-from fedsim.adversary import Adversary, query
-from fedsim.assembly import Parts
-from fedsim.atomic_files import finite
-from fedsim.checkpoint import RunState
-from fedsim.cohort import draw_cohort
 from fedsim.contracts import Cohort, Decision, Failure, LocalUpdate, Server, Tensors, Vector
 from fedsim.errors import RoundError
 from fedsim.federation import EvaluateOrder, Federation, TrainOrder
 from fedsim.metrics import merge
 from fedsim.params import Layout
-from fedsim.replies import (
+from fedsim.run.adversary import Adversary, query
+from fedsim.run.assembly import Parts
+from fedsim.run.atomic_files import finite
+from fedsim.run.checkpoint import RunState
+from fedsim.run.cohort import draw_cohort
+from fedsim.run.replies import (
     cohort_of,
     enforce_policy,
     integers_of_largest,
     sort_replies,
     split_evaluations,
 )
-from fedsim.results import client_metrics
-from fedsim.server_evaluation import ServerEvaluation
-from fedsim.stopwatch import Stopwatch
+from fedsim.run.results import client_metrics
+from fedsim.run.server_evaluation import ServerEvaluation
+from fedsim.run.stopwatch import Stopwatch
 
 
 @runtime_checkable

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from fedsim.assembly import Parts
 from fedsim.contracts import Examples, Tensors
+from fedsim.run.assembly import Parts
 from fedsim.training.evaluate import evaluate
 from fedsim.training.functional import model_tensors
 

@@ -12,9 +12,9 @@ from pathlib import Path
 from safetensors.torch import load_file
 from torch import Tensor
 
-from fedsim.atomic_files import save_tensors
 from fedsim.contracts import Tensors
 from fedsim.errors import CheckpointError
+from fedsim.run.atomic_files import save_tensors
 
 
 class PrivateStore:

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from fedsim.errors import CheckpointError
-from fedsim.private_store import PrivateStore
+from fedsim.run.private_store import PrivateStore
 
 
 def tensors(value, size=4):

@@ -12,26 +12,26 @@ from typing import Any, Literal, Protocol
 
 import torch
 
-from fedsim import checkpoint as checkpoints
-from fedsim.adversary import Adversary
-from fedsim.assembly import Parts, assemble
-from fedsim.atomic_files import save_json
-from fedsim.checkpoint import Checkpoint, RunState
 from fedsim.config import Experiment
 from fedsim.contracts import Tensors
 from fedsim.errors import CheckpointError, FedsimError
-from fedsim.expectations import check, refuse_unknown, unmet
 from fedsim.federation import Federation
 from fedsim.params import digest
-from fedsim.private_store import PrivateStore
-from fedsim.provenance import manifest
-from fedsim.replies import TooManyFailures
-from fedsim.results import summarise
-from fedsim.round_loop import RoundLoop, tensors_of
-from fedsim.run_directory import RunDirectory, seed_folder
-from fedsim.server_evaluation import ServerEvaluation, known_metrics, server_device
-from fedsim.stopwatch import PHASES
-from fedsim.summary import summary_of
+from fedsim.run import checkpoint as checkpoints
+from fedsim.run.adversary import Adversary
+from fedsim.run.assembly import Parts, assemble
+from fedsim.run.atomic_files import save_json
+from fedsim.run.checkpoint import Checkpoint, RunState
+from fedsim.run.directory import RunDirectory, seed_folder
+from fedsim.run.expectations import check, refuse_unknown, unmet
+from fedsim.run.private_store import PrivateStore
+from fedsim.run.provenance import manifest
+from fedsim.run.replies import TooManyFailures
+from fedsim.run.results import summarise
+from fedsim.run.round_loop import RoundLoop, tensors_of
+from fedsim.run.server_evaluation import ServerEvaluation, known_metrics, server_device
+from fedsim.run.stopwatch import PHASES
+from fedsim.run.summary import summary_of
 
 Status = Literal["completed", "failed", "expectation_failed"]
 FederationOf = Callable[[Parts, PrivateStore], Federation]

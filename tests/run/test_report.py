@@ -5,8 +5,8 @@ from rich.console import Console
 
 from fedsim.report.curves import draw_curves
 from fedsim.report.tables import mean_and_interval, number, print_outcomes
-from fedsim.runner import Outcome
-from fedsim.summary import summary_of
+from fedsim.run.runner import Outcome
+from fedsim.run.summary import summary_of
 
 
 def record(round_, value):

@@ -1,10 +1,10 @@
 import pytest
 import torch
 
-from fedsim.assembly import assemble
 from fedsim.config import parse
 from fedsim.contracts import Failure, LocalEvaluation, LocalUpdate
 from fedsim.metrics import Sum
+from fedsim.run.assembly import assemble
 
 
 def experiment(**changes):

@@ -6,13 +6,13 @@ from typing import ClassVar
 import pytest
 import torch
 
-from fedsim.adversary import Adversary, query
-from fedsim.assembly import assemble
 from fedsim.config import parse
 from fedsim.contracts import Cohort
 from fedsim.errors import ConfigError, RoundError
 from fedsim.params import Layout
-from fedsim.round_loop import RoundLoop
+from fedsim.run.adversary import Adversary, query
+from fedsim.run.assembly import assemble
+from fedsim.run.round_loop import RoundLoop
 from fedsim.threat import Knowledge, Passive
 
 LAYOUT = Layout.of({"w": torch.zeros(2)})

@@ -1,7 +1,7 @@
 import pytest
 
-from fedsim.cohort import draw_cohort
 from fedsim.errors import RoundError
+from fedsim.run.cohort import draw_cohort
 
 
 @pytest.mark.parametrize("size", [1, 3, 10])

@@ -3,14 +3,14 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedsim.assembly import Parts
 from fedsim.config_tables import Engine
 from fedsim.engine.options import EngineOptions
 from fedsim.engine.start import start
-from fedsim.engine_federation import EngineFederation, TimedSetup
 from fedsim.federation import Federation
-from fedsim.private_store import PrivateStore
-from fedsim.provenance import tier
+from fedsim.run.assembly import Parts
+from fedsim.run.engine_federation import EngineFederation, TimedSetup
+from fedsim.run.private_store import PrivateStore
+from fedsim.run.provenance import tier
 from fedsim.training.handler import TrainingSetup
 
 

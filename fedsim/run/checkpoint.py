@@ -13,9 +13,9 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from fedsim.atomic_files import save_tensors
 from fedsim.contracts import Tensors, Vector
 from fedsim.errors import CheckpointError
+from fedsim.run.atomic_files import save_tensors
 
 FORMAT = 1
 

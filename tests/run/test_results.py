@@ -2,7 +2,7 @@ import pytest
 
 from fedsim.contracts import LocalEvaluation
 from fedsim.metrics import Sum
-from fedsim.results import client_metrics, lower_is_better, summarise
+from fedsim.run.results import client_metrics, lower_is_better, summarise
 
 FACTS = {"evaluated_clients": "all"}
 

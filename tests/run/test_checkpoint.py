@@ -3,8 +3,8 @@ import os
 import pytest
 import torch
 
-from fedsim.checkpoint import Checkpoint, RunState, load, require_same, save
 from fedsim.errors import CheckpointError
+from fedsim.run.checkpoint import Checkpoint, RunState, load, require_same, save
 
 
 def checkpoint(**changes):

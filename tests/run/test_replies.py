@@ -7,7 +7,7 @@ import torch
 from fedsim.contracts import Failure, LocalUpdate
 from fedsim.errors import RoundError
 from fedsim.params import Layout
-from fedsim.replies import TooManyFailures, cohort_of, enforce_policy, integers_of_largest, sort_replies
+from fedsim.run.replies import TooManyFailures, cohort_of, enforce_policy, integers_of_largest, sort_replies
 
 LAYOUT = Layout.of({"w": torch.zeros(3), "count": torch.zeros((), dtype=torch.int64)})
 

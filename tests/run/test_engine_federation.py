@@ -3,9 +3,9 @@ import torch
 
 from fedsim.contracts import Failure, LocalEvaluation, LocalUpdate
 from fedsim.engine.contract import Task, WorkerPlace
-from fedsim.engine_federation import CHUNK_WORK, CHUNKS, EngineFederation, TimedSetup, default_chunk
 from fedsim.federation import EvaluateOrder, TrainOrder
-from fedsim.private_store import PrivateStore
+from fedsim.run.engine_federation import CHUNK_WORK, CHUNKS, EngineFederation, TimedSetup, default_chunk
+from fedsim.run.private_store import PrivateStore
 
 
 class Handler:

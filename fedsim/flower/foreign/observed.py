@@ -25,8 +25,8 @@ from flwr.serverapp.strategy import Result, Strategy, strategy_utils
 from numpy.typing import NDArray
 
 from fedsim.errors import RoundError
+from fedsim.flower.foreign.patch import replaced
 from fedsim.flower.grid import EngineGrid
-from fedsim.flower.patch import replaced
 
 
 @dataclass

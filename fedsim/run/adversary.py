@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 import torch
 
 from fedsim import rng
-from fedsim.assembly import Parts
 from fedsim.contracts import Attack, Cohort, Rule, Server, Strategy, Tensors, Vector
 from fedsim.errors import ConfigError, RoundError
+from fedsim.run.assembly import Parts
 from fedsim.threat import Knowledge, Passive, View
 
 

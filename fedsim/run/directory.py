@@ -16,9 +16,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from fedsim.atomic_files import finite, save_json, save_tensors
 from fedsim.contracts import Tensors
 from fedsim.errors import CheckpointError, ConfigError
+from fedsim.run.atomic_files import finite, save_json, save_tensors
 
 
 @dataclass(frozen=True)

@@ -23,15 +23,15 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from fedsim.engine.options import EngineOptions
 from fedsim.errors import ConfigError, FedsimError
-from fedsim.flower.app_description import DEFAULT_CLIENTS, AppDescription, describe
-from fedsim.flower.app_loading import load_component
-from fedsim.flower.app_modules import AppModules
-from fedsim.flower.app_result import AppResult
 from fedsim.flower.client_handler import ClientAppSetup
+from fedsim.flower.foreign.description import DEFAULT_CLIENTS, AppDescription, describe
+from fedsim.flower.foreign.legacy import one_call_per_round
+from fedsim.flower.foreign.loading import load_component
+from fedsim.flower.foreign.modules import AppModules
+from fedsim.flower.foreign.observed import Observation, observed
+from fedsim.flower.foreign.patch import replaced
+from fedsim.flower.foreign.result import AppResult
 from fedsim.flower.grid import EngineGrid, run_id
-from fedsim.flower.legacy import one_call_per_round
-from fedsim.flower.observed import Observation, observed
-from fedsim.flower.patch import replaced
 from fedsim.flower.session import open_grid
 from fedsim.rng import derive, seeded_globals
 
