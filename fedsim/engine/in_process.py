@@ -55,6 +55,10 @@ class DriverEngine:
                 results.update(zip(task.items, self._run_task(broadcast, task, round), strict=True))
         return results
 
+    def take_packing(self) -> float:
+        """Nothing is packed."""
+        return 0.0
+
     def close(self) -> None:
         """Let go of handler and data; safe to call twice."""
         self._handler = self._data = None

@@ -56,8 +56,9 @@ def working_driver(device: torch.device) -> Iterator[None]:
         try:
             yield
         finally:
-            torch.backends.cudnn.benchmark = benchmark
-            torch.use_deterministic_algorithms(strict, warn_only=warn_only)
+            if device.type == "cuda":  # the call alone costs a second: it imports torch's compiler
+                torch.backends.cudnn.benchmark = benchmark
+                torch.use_deterministic_algorithms(strict, warn_only=warn_only)
     torch.set_num_threads(threads)
 
 

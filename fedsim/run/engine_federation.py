@@ -87,7 +87,7 @@ class EngineFederation:
         average = sum(sizes) / max(len(sizes), 1)
         self._work, self._chunk = average * size, chunk
         self._pending: dict[int, Tensors] = {}
-        self._waited = 0.0
+        self._overhead = {"serialise": 0.0, "wait": 0.0}
 
     def train(self, order: TrainOrder, partitions: Sequence[int]) -> list[LocalUpdate | Failure]:
         """One result per partition, in the order given; private tensors stay here, uncommitted."""
@@ -117,9 +117,12 @@ class EngineFederation:
         """End the workers."""
         self._engine.close()
 
-    def take_wait(self) -> float:
-        """Seconds since the last call in which not even the busiest worker computed: transport, idling."""
-        taken, self._waited = self._waited, 0.0
+    def take_overhead(self) -> dict[str, float]:
+        """Seconds since the last call in which not even the busiest worker computed.
+
+        `serialise`: the driver packed orders or unpacked results; `wait`: transport, and idling.
+        """
+        taken, self._overhead = self._overhead, {"serialise": 0.0, "wait": 0.0}
         return taken
 
     def _run(self, order: Order, partitions: Sequence[int]) -> Mapping[int, Any]:
@@ -133,7 +136,10 @@ class EngineFederation:
                 results[partition] = value.result
             else:  # the engine's own ledger entry for a lost client
                 results[partition] = value
-        self._waited += max(0.0, time.perf_counter() - begun - max(busy.values(), default=0.0))
+        packing = self._engine.take_packing()
+        computing = max(busy.values(), default=0.0)
+        self._overhead["serialise"] += packing
+        self._overhead["wait"] += max(0.0, time.perf_counter() - begun - computing - packing)
         return results
 
     def _tasks(self, partitions: Sequence[int]) -> list[Task]:

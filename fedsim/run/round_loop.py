@@ -34,11 +34,11 @@ from fedsim.run.stopwatch import Stopwatch
 
 
 @runtime_checkable
-class Waits(Protocol):
-    """A federation that knows how long nobody computed."""
+class Overheads(Protocol):
+    """A federation that knows how long nobody computed, and why."""
 
-    def take_wait(self) -> float:
-        """Seconds since the last call in which not even the busiest client computed."""
+    def take_overhead(self) -> dict[str, float]:
+        """Seconds since the last call, by phase of the stopwatch."""
         ...
 
 
@@ -116,7 +116,7 @@ class RoundLoop:
         order = TrainOrder(round, state.vector, state.integers, state.downlink)
         with self.watch.phase("train"):
             replies = self.federation.train(order, asked)
-        self._tell_wait("train")
+        self._tell_overhead("train")
         with self.watch.phase("aggregate"):
             replied = sort_replies(replies, self.parts.layout, round)
         self._enforce(round, asked, replied.failures, "train")
@@ -158,12 +158,13 @@ class RoundLoop:
                 everybody = range(self.parts.experiment.federation.clients)
                 who = list(asked) if table.clients == "sampled" else list(everybody)
                 measured = self._measure_clients(state, who, measured)
-        self._tell_wait("evaluate")
+        self._tell_overhead("evaluate")
         return measured
 
-    def _tell_wait(self, phase: str) -> None:
-        if isinstance(self.federation, Waits):
-            self.watch.move(phase, "wait", self.federation.take_wait())
+    def _tell_overhead(self, phase: str) -> None:
+        if isinstance(self.federation, Overheads):
+            for name, seconds in self.federation.take_overhead().items():
+                self.watch.move(phase, name, seconds)
 
     def _measure_clients(self, state: RunState, who: Sequence[int], measured: "_Measured") -> "_Measured":
         order = EvaluateOrder(state.round, state.vector, state.integers, state.downlink)
