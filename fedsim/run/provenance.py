@@ -57,7 +57,10 @@ def hardware() -> dict[str, Any]:
 
 
 def commit(folder: Path) -> dict[str, Any] | None:
-    """The git commit of the source in `folder`, and whether it was changed since; None outside git."""
+    """The git commit of the source in `folder`, and whether it was changed since.
+
+    None outside git, and where git does not track the source: an installation inside somebody's repository.
+    """
 
     def git(*words: str) -> str:
         done = subprocess.run(
@@ -66,6 +69,8 @@ def commit(folder: Path) -> dict[str, Any] | None:
         return done.stdout.strip()
 
     try:
+        if not git("ls-files", "."):
+            return None
         return {"sha": git("rev-parse", "HEAD"), "changed": bool(git("status", "--porcelain", "-uno"))}
     except (OSError, subprocess.SubprocessError):
         return None

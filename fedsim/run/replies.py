@@ -76,7 +76,7 @@ def enforce_policy(round: int, asked: int, failures: Sequence[Failure], allowed:
         TooManyFailures: naming the clients and the first fault.
     """
     failed = len(failures)
-    if failed < asked and failed <= allowed * asked:
+    if failed < asked and failed / asked <= allowed:  # 0.29 * 100 is below 29 in binary
         return
     first = failures[0]
     who = ", ".join(str(failure.partition) for failure in failures[:10]) + (", ..." if failed > 10 else "")

@@ -76,10 +76,9 @@ def summarise(records: Sequence[Record], facts: Mapping[str, Any]) -> dict[str, 
         ]
         if points:
             summary[name] = _told(name, facts) | _statistics(name, points, selected)
+    spreads = {record["round"]: record.get("clients", {}) for record in records}
     for name, entry in summary.items():
-        spreads = [record["clients"][name] for record in records if name in record.get("clients", {})]
-        if spreads:
-            entry["last"] |= spreads[-1]
+        entry["last"] |= spreads[entry["last"]["round"]].get(name, {})
     return summary
 
 

@@ -90,6 +90,12 @@ class Outcome:
         return {"completed": 0, "failed": 1, "expectation_failed": 3}[self.status]
 
 
+def exit_code(outcomes: Sequence[Outcome]) -> int:
+    """Of all seeds together: a failed one outweighs an unmet expectation."""
+    codes = {outcome.exit_code for outcome in outcomes}
+    return 1 if 1 in codes else max(codes)
+
+
 def run(
     experiment: Experiment,
     folder: Path,

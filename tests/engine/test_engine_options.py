@@ -89,7 +89,7 @@ def test_more_workers_than_memory_holds_are_refused_before_any_starts():
     check_memory(EngineOptions(workers=11), None)
     with pytest.raises(ConfigError, match=r"workers = 11 needs at least 1\.1 GiB of memory, 1\.0 GiB are"):
         check_memory(EngineOptions(workers=11), gib)
-    with pytest.raises(ConfigError, match="lower engine.workers"):
+    with pytest.raises(ConfigError, match=r"lower engine\.workers"):
         start(EngineOptions(workers=10**6), None, None)
 
 

@@ -55,7 +55,9 @@ def test_accepted_replies_come_in_partition_order_and_failures_stay():
     assert found.failures == (failure,)
 
 
-@pytest.mark.parametrize(("failures", "asked", "allowed"), [(0, 4, 0.0), (1, 4, 0.25), (3, 4, 1.0)])
+@pytest.mark.parametrize(
+    ("failures", "asked", "allowed"), [(0, 4, 0.0), (1, 4, 0.25), (3, 4, 1.0), (29, 100, 0.29)]
+)
 def test_few_enough_failures_pass(failures, asked, allowed):
     enforce_policy(1, asked, [Failure(1, p, 0, "exception", "x") for p in range(failures)], allowed, "train")
 

@@ -66,6 +66,16 @@ def test_pooled_means_count_examples_and_the_spread_counts_clients():
     }
 
 
+def test_the_spread_beside_the_last_value_is_that_of_its_round():
+    measured = {"clients": 2, "mean_over_clients": 0.5, "quantiles": {"0.5": 0.5}}
+    nobody = {"clients": 0, "mean_over_clients": None, "quantiles": {}}  # a cohort without val examples
+    records = [
+        {"round": 1, "metrics": {"client_val_loss": 0.4}, "clients": {"client_val_loss": measured}},
+        {"round": 2, "metrics": {"client_val_loss": None}, "clients": {"client_val_loss": nobody}},
+    ]
+    assert summarise(records, FACTS)["client_val_loss"]["last"] == {"value": 0.4, "round": 1} | measured
+
+
 def test_no_examples_at_all():
     pooled, spread = client_metrics([LocalEvaluation(0, {"val_loss": Sum(0, 0)})])
     assert pooled == {"client_val_loss": None}
