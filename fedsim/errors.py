@@ -9,6 +9,11 @@ FedsimError                 one clear line for the user; never a traceback at th
 └── CheckpointError         a run directory cannot be continued                     exit code 2
 """
 
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
 
 class FedsimError(Exception):
     """Base of every deliberate error; its text says what was asked, found, and what to change."""
@@ -44,3 +49,28 @@ class CheckpointError(FedsimError):
     """A run directory does not hold what is needed to continue, or belongs to another experiment."""
 
     exit_code = 2
+
+
+@contextmanager
+def attributed(what: str, kind: type[FedsimError]) -> Iterator[None]:
+    """Run somebody else's code: what it raises becomes one line that names it, the file and the line.
+
+    Args:
+        what: whose code runs, such as `strategy.kind: Krum.step`.
+        kind: of the error to raise in place of the other; deliberate errors pass as they are.
+    """
+    try:
+        yield
+    except FedsimError:
+        raise
+    except (Exception, SystemExit) as error:  # an exit would end the run as if it had succeeded
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        place = f"{Path(where.filename).name}, line {where.lineno}"
+        raise kind(f"{what} raised {type(error).__name__}: {_text(error)} ({place})") from error
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error) or "no message"
+    except Exception:
+        return "a message that cannot be shown"

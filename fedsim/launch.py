@@ -54,7 +54,8 @@ def launch(
         with _observer(console, talk) as observer:
             outcomes = run(experiment, folder, federation_of=transport, resume=resume, observer=observer)
     finally:
-        _remove_if_empty(folder)
+        if out is None:
+            _remove_if_empty(folder)
     _draw(experiment, folder, outcomes)
     _show(console, experiment, folder, outcomes, as_json)
     return outcomes
@@ -72,8 +73,8 @@ def _observer(console: Console, talk: bool) -> Iterator[Observer]:
 
 
 def _remove_if_empty(folder: Path) -> None:
-    """A run that was refused before its first round leaves no folder behind."""
-    for path in (folder, folder.parent):
+    """A run that was refused before its first round leaves none of `runs/NAME/TIME` behind."""
+    for path in (folder, folder.parent, folder.parent.parent):
         if path.is_dir() and path.resolve() != Path.cwd() and not any(path.iterdir()):
             path.rmdir()
 

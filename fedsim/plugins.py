@@ -26,7 +26,7 @@ from typing import Any
 
 from pydantic import PydanticSchemaGenerationError, TypeAdapter, ValidationError
 
-from fedsim.errors import ConfigError, PluginError
+from fedsim.errors import ConfigError, PluginError, attributed
 from fedsim.toml import describe_error, nearest, shown
 
 GROUPS = ("strategies", "clients", "attacks", "data", "partitions", "models", "optimizers", "schedules")
@@ -104,7 +104,7 @@ def _import(target: str, path: str) -> Any:
     module_name, _, attributes = target.partition(":")
     try:
         found: Any = importlib.import_module(module_name)
-    except Exception as error:  # a plugin's module may raise anything
+    except (Exception, SystemExit) as error:  # a plugin's module may raise anything
         raise PluginError(
             f"{path}.kind: {target!r}: importing {module_name!r} raised {type(error).__name__}: {error}"
         ) from error
@@ -181,12 +181,13 @@ def _construct(cls: type, options: Mapping[str, Any], path: str, injected: Mappi
             given[name] = _value(options[name], hints[name], f"{path}.{name}", injected)
         elif name not in given and field.default is MISSING and field.default_factory is MISSING:
             raise ConfigError(f"{path}.{name}: missing; {cls.__name__} needs it ({_words(hints[name])}).")
-    try:
-        return cls(**given)
-    except ConfigError as error:
-        raise type(error)(f"{path}.{error}") from None
-    except (ValueError, TypeError) as error:
-        raise ConfigError(f"{path}: {cls.__name__} refused its values: {error}") from error
+    with attributed(f"{path}.kind: {cls.__name__}", PluginError):
+        try:
+            return cls(**given)
+        except ConfigError as error:
+            raise type(error)(f"{path}.{error}") from None
+        except (ValueError, TypeError) as error:
+            raise ConfigError(f"{path}: {cls.__name__} refused its values: {error}") from error
 
 
 def _value(value: Any, hint: Any, path: str, injected: Mapping[str, Any]) -> Any:

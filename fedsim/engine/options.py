@@ -7,7 +7,7 @@ from typing import Literal
 
 import torch
 
-from fedsim.errors import ConfigError, WorkerError
+from fedsim.errors import ConfigError
 
 MOST_DEFAULT_WORKERS = 8
 WORKER_MEMORY = {"in-process": 100 * 2**20, "ray": 250 * 2**20}
@@ -106,13 +106,13 @@ def resolve_device(options: EngineOptions, cards: int) -> str:
     """`cpu`, `cuda` or `cuda:N`, given how many cards the workers can reach.
 
     Raises:
-        WorkerError: a card was asked for and is not there, or the workers ask for more than there are.
+        ConfigError: a card was asked for and is not there, or the workers ask for more than there are.
     """
     kind, _, index = options.device.partition(":")
     if kind == "cpu" or (kind == "auto" and cards == 0):
         return "cpu"
     if cards <= int(index or 0):
-        raise WorkerError(
+        raise ConfigError(
             f"engine.device = {options.device!r}, but workers see {cards} CUDA devices: install the driver "
             "and a CUDA build of torch, or set engine.device = 'cpu'."
         )
@@ -124,7 +124,7 @@ def resolve_device(options: EngineOptions, cards: int) -> str:
 def _check_share(share: float, workers: int, cards: int) -> None:
     fitting = int(1 / share + 1e-9) * cards  # a worker lives on one card
     if workers > fitting:
-        raise WorkerError(
+        raise ConfigError(
             f"engine.gpus_per_worker = {share} lets {fitting} workers share {cards} CUDA devices, "
             f"but engine.workers is {workers}: lower one of them."
         )

@@ -26,8 +26,8 @@ def start(options: EngineOptions, setup: Setup, data: Any) -> DriverEngine | Poo
         data: held once per machine; clients must not write to it.
 
     Raises:
-        ConfigError: more workers than the machine's memory holds.
-        WorkerError: no such device, workers cannot be started, or the set-up raised.
+        ConfigError: no such device, or more workers than the machine's memory holds.
+        WorkerError: workers cannot be started, or the set-up raised.
     """
     check_memory(options, available_memory())
     if options.backend == "ray":

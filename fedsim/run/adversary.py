@@ -11,8 +11,9 @@ import torch
 
 from fedsim import rng
 from fedsim.contracts import Attack, Cohort, Rule, Server, Strategy, Tensors, Vector
-from fedsim.errors import ConfigError, RoundError
+from fedsim.errors import ConfigError, PluginError, RoundError, attributed
 from fedsim.run.assembly import Parts
+from fedsim.run.decision import require_tensors
 from fedsim.threat import Knowledge, Passive, View
 
 
@@ -42,8 +43,16 @@ class Adversary:
         return cls(attack, parts.malicious, table.participation == "forced", first, last, parts.seed)
 
     def init(self) -> Tensors:
-        """The attack's state before round 1."""
-        return self.attack.init(self.members, rng.stream(self.seed, "attack-init"))
+        """The attack's state before round 1.
+
+        Raises:
+            PluginError: its code raised, or returned something else.
+        """
+        what = f"attack.kind: {type(self.attack).__name__}.init"
+        with attributed(what, PluginError):
+            state = self.attack.init(self.members, rng.stream(self.seed, "attack-init"))
+        require_tensors(state, f"{what} returned", PluginError)
+        return state
 
     def active(self, round: int) -> bool:
         """Is this round in the window?"""
@@ -83,11 +92,13 @@ class Adversary:
             rule=rule,
         )
         chance = rng.stream(self.seed, "attack", cohort.round, cohort.partitions[group[0]])
-        crafted = self.attack.craft(state, view, chance)
-        wanted = (len(group), cohort.updates.shape[1])
-        if tuple(crafted.shape) != wanted or not bool(torch.isfinite(crafted).all()):
+        name, wanted = type(self.attack).__name__, (len(group), cohort.updates.shape[1])
+        with attributed(f"Round {cohort.round}: {name}.craft", RoundError):
+            crafted = self.attack.craft(state, view, chance)
+            fits = tuple(crafted.shape) == wanted and bool(torch.isfinite(crafted).all())
+        if not fits:
             raise RoundError(
-                f"Round {cohort.round}: the attack {type(self.attack).__name__} made rows of shape "
+                f"Round {cohort.round}: the attack {name} made rows of shape "
                 f"{tuple(crafted.shape)}, wanted finite rows of shape {wanted}."
             )
         return crafted.to(cohort.updates.dtype)

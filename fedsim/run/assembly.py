@@ -1,10 +1,8 @@
 """The parts of one run, built from its experiment: plugins first (cheap to refuse), then data."""
 
-import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -24,7 +22,7 @@ from fedsim.contracts import (
 )
 from fedsim.data.federate import federate
 from fedsim.data.pool import Partition, Source
-from fedsim.errors import ConfigError, FedsimError, PluginError
+from fedsim.errors import ConfigError, PluginError, attributed
 from fedsim.params import Layout
 from fedsim.plugins import build, describe
 from fedsim.training.functional import model_tensors
@@ -85,16 +83,9 @@ class Parts:
         Raises:
             PluginError: the method's own code raised; its file and line are named.
         """
-        try:
-            return self.plugins.method.program(ClientInfo(0, self.data.clients[0]), 1)
-        except FedsimError:
-            raise
-        except Exception as error:  # somebody's own code may raise anything
-            where = traceback.extract_tb(error.__traceback__)[-1]
-            raise PluginError(
-                f"client.kind: {type(self.plugins.method).__name__}.program raised {type(error).__name__}: "
-                f"{error} ({Path(where.filename).name}, line {where.lineno})"
-            ) from error
+        method = self.plugins.method
+        with attributed(f"client.kind: {type(method).__name__}.program", PluginError):
+            return method.program(ClientInfo(0, self.data.clients[0]), 1)
 
     @cached_property
     def initial(self) -> Tensors:

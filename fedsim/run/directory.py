@@ -52,6 +52,13 @@ class RunDirectory:
         self.path.mkdir(parents=True, exist_ok=True)
         self.rounds.write_bytes(b"")
 
+    def discard(self) -> None:
+        """Undo `create` and `write_manifest` where nothing else was written."""
+        for name in ("rounds.jsonl", "manifest.json"):
+            (self.path / name).unlink(missing_ok=True)
+        if not any(self.path.iterdir()):
+            self.path.rmdir()
+
     def write_manifest(self, manifest: Mapping[str, Any]) -> None:
         """Replace manifest.json."""
         save_json(self.path / "manifest.json", manifest)

@@ -11,8 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 
 from fedsim import rng
-from fedsim.contracts import Cohort, Decision, Failure, LocalUpdate, Server, Tensors, Vector
-from fedsim.errors import RoundError
+from fedsim.contracts import Decision, Failure, LocalUpdate, Server, Tensors
 from fedsim.federation import EvaluateOrder, Federation, TrainOrder
 from fedsim.metrics import merge
 from fedsim.params import Layout
@@ -21,6 +20,7 @@ from fedsim.run.assembly import Parts
 from fedsim.run.atomic_files import finite
 from fedsim.run.checkpoint import RunState
 from fedsim.run.cohort import draw_cohort
+from fedsim.run.decision import apply, decide, first_state
 from fedsim.run.replies import (
     cohort_of,
     enforce_policy,
@@ -68,7 +68,7 @@ class RoundLoop:
             round=0,
             vector=vector,
             integers=layout.integers_of(initial),
-            strategy=self.parts.plugins.strategy.init(vector),
+            strategy=first_state(self.parts.plugins.strategy, vector.clone()),
             attack=self.adversary.init() if self.adversary else {},
         )
 
@@ -134,8 +134,8 @@ class RoundLoop:
         if self.adversary:
             rule = query(strategy, state.strategy, cohort, state.vector, seed)
             cohort = self.adversary.rewrite(state.attack, cohort, state.vector, rule)
-        server = Server(model=state.vector, rng=rng.stream(seed, "strategy", round))
-        remembered, decision = strategy.step(state.strategy, cohort, server)
+        server = Server(model=state.vector.clone(), rng=rng.stream(seed, "strategy", round))
+        remembered, decision = decide(strategy, state.strategy, cohort, server)
         after = RunState(
             round=round,
             vector=apply(state.vector, decision, cohort, self.parts.layout),
@@ -185,27 +185,6 @@ class _Measured:
 
 def _means(accepted: Sequence[LocalUpdate]) -> dict[str, float | None]:
     return {name: value.mean for name, value in merge(reply.metrics for reply in accepted).items()}
-
-
-def apply(model: Vector, decision: Decision, cohort: Cohort, layout: Layout) -> Vector:
-    """The new model, [d]: added in float64, then rounded to the layout's type.
-
-    Raises:
-        RoundError: the rule's update is misshapen or not finite.
-    """
-    update = decision.update
-    if tuple(update.shape) != (layout.size,):
-        raise RoundError(
-            f"Round {cohort.round}: the rule made an update of shape {tuple(update.shape)}, "
-            f"wanted ({layout.size},)."
-        )
-    new = (model.double() + update.to(model.device).double()).to(layout.dtype)
-    if not bool(torch.isfinite(new).all()):
-        raise RoundError(
-            f"Round {cohort.round}: the rule made a model that is not finite from {len(cohort.partitions)} "
-            "finite updates: lower its step size, or the clients' learning rate."
-        )
-    return new
 
 
 def tensors_of(state: RunState, layout: Layout) -> Tensors:

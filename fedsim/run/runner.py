@@ -4,16 +4,15 @@ Every transport shares this loop: the caller hands over a factory of federations
 on the engine, through a Flower grid in one process, or on SuperNodes elsewhere.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-import torch
-
 from fedsim.config import Experiment
-from fedsim.contracts import Tensors
+from fedsim.contracts import Failure, Tensors
 from fedsim.errors import CheckpointError, FedsimError
 from fedsim.federation import Federation
 from fedsim.params import digest
@@ -32,6 +31,7 @@ from fedsim.run.round_loop import RoundLoop, tensors_of
 from fedsim.run.server_evaluation import ServerEvaluation, known_metrics, server_device
 from fedsim.run.stopwatch import PHASES
 from fedsim.run.summary import summary_of
+from fedsim.run.threads import one_thread
 
 Status = Literal["completed", "failed", "expectation_failed"]
 FederationOf = Callable[[Parts, PrivateStore], Federation]
@@ -161,7 +161,7 @@ def run_seed(
             raise
         except FedsimError as error:
             if error.exit_code == 2:
-                directory.write_result(run.failed(str(error), ()))
+                run.refuse(error)
                 raise
             outcome = run.lost(error)
         except Exception as error:
@@ -169,17 +169,6 @@ def run_seed(
             raise
     observer.seed_finished(outcome)
     return outcome
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """One torch thread in this process: a sum over another number of threads has other last bits."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _finished(experiment: Experiment, seed: int, directory: RunDirectory) -> Outcome | None:
@@ -272,12 +261,26 @@ class SeedRun:
         self.directory.write_result(result)
         return Outcome(self.parts.seed, status, self.directory.path, result, tensors)
 
+    def refuse(self, error: FedsimError) -> None:
+        """Leave nothing behind of a seed that was refused before its first round."""
+        if self.records or self.resumed:
+            self.directory.write_result(self.failed(str(error), ()))
+        else:
+            self.directory.discard()
+
     def lost(self, error: FedsimError) -> Outcome:
         """The outcome of a run that could not go on."""
-        failures = error.failures if isinstance(error, TooManyFailures) else ()
+        failures = error.failures if isinstance(error, TooManyFailures) else self._cause(error)
         result = self.failed(str(error), [asdict(failure) for failure in failures])
         self.directory.write_result(result)
         return Outcome(self.parts.seed, "failed", self.directory.path, result)
+
+    def _cause(self, error: FedsimError) -> tuple[Failure, ...]:
+        """The exception of somebody else's code in the driver, such as a rule's, as a ledger entry."""
+        if error.__cause__ is None:
+            return ()
+        trace = "".join(traceback.format_exception(error.__cause__))
+        return (Failure(len(self.records) + 1, None, None, "exception", str(error), trace),)
 
     def failed(self, reason: str, failures: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """result.json of a run that did not end."""

@@ -5,10 +5,11 @@ from functools import lru_cache
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from fedsim import rng
 from fedsim.contracts import DataSpec, ModelBuilder
-from fedsim.errors import ConfigError
+from fedsim.errors import ConfigError, PluginError
 
 
 @dataclass(frozen=True)
@@ -46,4 +47,10 @@ class SeededModel:
 @lru_cache(maxsize=256)
 def _template(model: SeededModel, spec: DataSpec) -> nn.Module:
     with rng.seeded_globals(rng.derive(model.seed, "model")):
-        return model.builder.build(spec).to(model.dtype)
+        module = model.builder.build(spec)
+    name = type(model.builder).__name__
+    if not isinstance(module, nn.Module):
+        raise PluginError(f"model.kind: {name}.build returned {type(module).__name__}, wanted an nn.Module.")
+    if any(is_lazy(tensor) for tensor in (*module.parameters(), *module.buffers())):
+        raise PluginError(f"model.kind: {name}.build left lazy parameters: give every layer its sizes.")
+    return module.to(model.dtype)

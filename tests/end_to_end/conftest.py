@@ -29,7 +29,7 @@ keep_optimizer = true
 optimizer = { kind = "sgd", learning_rate = 0.1, momentum = 0.9 }
 """
 
-# Client methods that misbehave as a test asks; `Counting` keeps private tensors that its results depend on.
+# Client methods and a rule that misbehave as a test asks; `Counting` depends on its private tensors.
 METHODS = '''
 import os
 import signal
@@ -39,6 +39,26 @@ from pathlib import Path
 import torch
 
 from clients.supervised import Supervised
+from strategies.fedavg import FedAvg
+
+
+@dataclass(frozen=True, kw_only=True)
+class FaultyRule(FedAvg):
+    """Raises where the test asks for it."""
+
+    where: str = ""
+
+    def __post_init__(self):
+        if self.where == "making":
+            raise RuntimeError("no rule")
+
+    def init(self, model):
+        return None if self.where == "init" else {}
+
+    def step(self, state, cohort, server):
+        if self.where == "step":
+            raise SystemExit(0)
+        return super().step(state, cohort, server)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,20 +175,20 @@ def fedsim(folder, monkeypatch, capsys):
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setenv("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
 
-    def run(*words: str, out: str = "out") -> Done:
+    def run(*words: str, out: str | None = "out") -> Done:
         monkeypatch.setattr(sys, "argv", ["fedsim", *words, *_where(folder, words, out)])
         capsys.readouterr()
         with pytest.raises(SystemExit) as ended:
             main()
         seen = capsys.readouterr()
         code = ended.value.code
-        return Done(code if isinstance(code, int) else 0, seen.out, seen.err, folder / out)
+        return Done(code if isinstance(code, int) else 0, seen.out, seen.err, folder / (out or "runs"))
 
     return run
 
 
-def _where(folder: Path, words: tuple[str, ...], out: str) -> list[str]:
-    return ["--out", str(folder / out)] if words[0] == "run" else []
+def _where(folder: Path, words: tuple[str, ...], out: str | None) -> list[str]:
+    return ["--out", str(folder / out)] if words[0] == "run" and out else []
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import sys
 import time
 
 import pytest
+import torch
 
 
 @pytest.fixture
@@ -77,6 +78,27 @@ def test_a_method_whose_own_code_raises_is_named_with_its_line(refused):
         "client.kind: Faulty.program raised ValueError: client 0 does not begin (methods_of_a_test.py, line"
         in line
     )
+
+
+@pytest.mark.parametrize("where", ["making", "init"])
+def test_a_rule_whose_own_code_fails_before_round_1(refused, where):
+    line = refused(f"strategy={{kind='methods_of_a_test:FaultyRule', where='{where}'}}")
+    assert "strategy.kind: FaultyRule" in line
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a card")
+def test_a_card_that_is_not_there(refused):
+    assert "engine.device = 'cuda', but workers see 0" in refused("engine.device=cuda", "engine.workers=2")
+
+
+def test_a_refused_run_leaves_no_folder_of_its_own_and_keeps_those_of_others(folder, fedsim, sets):
+    bad = sets("strategy.kind=fedavgg")
+    (folder / "mine").mkdir()
+    assert fedsim("run", "quick.toml", *bad, out="mine").code == 2
+    assert (folder / "mine").is_dir()
+    (folder / "mine").rmdir()
+    assert fedsim("run", "quick.toml", *bad, out=None).code == 2
+    assert not (folder / "runs").exists()
 
 
 def test_check_refuses_the_same(refused):

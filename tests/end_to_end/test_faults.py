@@ -71,3 +71,13 @@ def test_one_failed_seed_of_two_fails_the_run_and_the_other_is_kept(fedsim, sets
     status = json.loads((done.folder / "summary.json").read_text())["status"]
     assert status == {"0": "completed", "1": "failed"}  # seed 1 draws client 5
     assert done.code == 1
+
+
+def test_a_rule_that_raises_fails_the_run_and_is_named_in_the_ledger(fedsim, sets):
+    done = fedsim("run", "quick.toml", *sets("strategy={kind='methods_of_a_test:FaultyRule', where='step'}"))
+    assert done.code == 1
+    assert done.err.count("\n") == 1
+    assert "Round 1: FaultyRule.step raised SystemExit: 0 (methods_of_a_test.py, line" in done.err
+    (failure,) = done.result["failures"]
+    assert (failure["kind"], failure["partition"]) == ("exception", None)
+    assert "in step" in failure["traceback"]

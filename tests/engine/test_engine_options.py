@@ -12,7 +12,7 @@ from fedsim.engine.options import (
     worker_device,
 )
 from fedsim.engine.start import start
-from fedsim.errors import ConfigError, WorkerError
+from fedsim.errors import ConfigError
 
 
 @pytest.mark.parametrize(
@@ -65,14 +65,14 @@ def test_auto_takes_a_card_where_there_is_one(device, cards, expected):
 
 @pytest.mark.parametrize(("device", "cards"), [("cuda", 0), ("cuda:0", 0), ("cuda:2", 2)])
 def test_asking_for_a_card_that_is_not_there_is_an_error(device, cards):
-    with pytest.raises(WorkerError, match=f"'{device}', but workers see {cards} CUDA devices"):
+    with pytest.raises(ConfigError, match=f"'{device}', but workers see {cards} CUDA devices"):
         resolve_device(EngineOptions(device=device), cards)
 
 
 def test_more_workers_than_fit_on_the_cards_is_an_error():
     fitting = EngineOptions(device="cuda", workers=6, gpus_per_worker=1 / 3)
     assert resolve_device(fitting, 2) == "cuda"
-    with pytest.raises(WorkerError, match=r"lets 4 workers share 2 CUDA devices, but engine.workers is 5"):
+    with pytest.raises(ConfigError, match=r"lets 4 workers share 2 CUDA devices, but engine.workers is 5"):
         resolve_device(EngineOptions(device="cuda", workers=5, gpus_per_worker=0.4), 2)
 
 

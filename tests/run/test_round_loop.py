@@ -6,8 +6,9 @@ import torch
 
 from fedsim.contracts import Cohort, Decision
 from fedsim.errors import RoundError
+from fedsim.run.decision import apply
 from fedsim.run.replies import TooManyFailures
-from fedsim.run.round_loop import RoundLoop, apply
+from fedsim.run.round_loop import RoundLoop
 
 
 def play(parts, federation, rounds=1, **options):

@@ -49,3 +49,18 @@ def test_a_template_is_built_once_per_process(tiny):
 def test_a_builder_that_cannot_be_hashed_is_refused():
     with pytest.raises(ConfigError, match="model Linear must be hashable"):
         SeededModel(Linear([4, 3]), 0).build(SPEC)
+
+
+@dataclass(frozen=True)
+class Odd:
+    lazy: bool
+
+    def build(self, spec: DataSpec) -> nn.Module | None:
+        return nn.LazyLinear(3) if self.lazy else None
+
+
+def test_a_builder_that_makes_no_usable_module_is_refused():
+    with pytest.raises(ConfigError, match=r"Odd\.build left lazy parameters"):
+        SeededModel(Odd(True), 0).build(SPEC)
+    with pytest.raises(ConfigError, match=r"Odd\.build returned NoneType, wanted an nn.Module"):
+        SeededModel(Odd(False), 0).build(SPEC)
