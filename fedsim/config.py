@@ -81,9 +81,11 @@ class Experiment(Section):
     def digest(self) -> str:
         """SHA-256 of what can touch the numbers of one seed; a resumed run must have the same.
 
-        The name, the list of seeds, expectations, checkpoints and the choice of workers are left out.
+        The name, the list of seeds, expectations, checkpoints, the tolerance of failures, the place of the
+        data and the choice of workers are left out.
         """
-        told = self.model_dump(mode="json", exclude={"name", "seeds", "expect", "checkpoint"})
+        told = self.model_dump(mode="json", exclude={"name", "seeds", "expect", "checkpoint", "failures"})
+        told["data"].pop("mirror", None)
         for key in ("backend", "workers", "address", "gpus_per_worker", "deadline", "private_memory"):
             del told["engine"][key]
         return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()

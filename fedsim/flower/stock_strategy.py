@@ -98,7 +98,7 @@ class StockStrategy:
         return cast(Strategy, getattr(importlib.import_module(module), name)(**self.options))
 
     def _update(self, arrays: ArrayRecord | None, layout: Layout, model: Vector) -> Vector:
-        """New model minus old, [d], in the vector's type."""
+        """New model minus old, [d] in float64, so that adding it gives exactly the strategy's arrays."""
         if not arrays:
             raise RoundError(f"{self._name} aggregated to nothing, so the round has no model.")
         tensors, wanted = to_tensors(arrays), _named(layout, model)
@@ -109,7 +109,7 @@ class StockStrategy:
         new = torch.cat(parts) if parts else model.clone()
         if not bool(torch.isfinite(new).all()):
             raise RoundError(f"{self._name} made a model that is not finite from replies that are.")
-        return new - model
+        return new.double() - model.double()
 
 
 def adapt(target: Any, options: Mapping[str, Any], path: str) -> StockStrategy | None:

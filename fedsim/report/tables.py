@@ -7,6 +7,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from fedsim.run.results import MEAN
 from fedsim.run.runner import Outcome
 
 SEED_COLUMNS = 5
@@ -30,7 +31,7 @@ def seed_table(outcome: Outcome) -> Table:
     table = _table(f"seed {outcome.seed}, {outcome.result['rounds']} rounds")
     for heading in ("last", "best (round)", "selected (round)", "clients 10/50/90 %"):
         table.add_column(heading, justify="right", no_wrap=True)
-    for name, metric in outcome.result["metrics"].items():
+    for name, metric in _in_table(outcome.result["metrics"]):
         table.add_row(
             name,
             number(metric["last"]["value"]),
@@ -50,12 +51,17 @@ def seeds_table(outcomes: Sequence[Outcome], summary: Summary) -> Table:
     if len(shown) < len(outcomes):
         table.add_column("...")
     table.add_column("mean ± 95 %", justify="right", no_wrap=True)
-    for name, metric in summary["metrics"].items():
+    for name, metric in _in_table(summary["metrics"]):
         last = metric["last"]
         cells = [number(last["values"].get(str(outcome.seed))) for outcome in shown]
         gap = [""] if len(shown) < len(outcomes) else []
         table.add_row(name, *cells, *gap, mean_and_interval(last))
     return table
+
+
+def _in_table(metrics: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """Without the plain means over clients, which result.json tells and few read beside the pooled ones."""
+    return [(name, metric) for name, metric in metrics.items() if not name.startswith(MEAN)]
 
 
 def _table(title: str) -> Table:

@@ -5,6 +5,8 @@ A record is one line of `rounds.jsonl`. Its `metrics` are flat: name -> value, w
 - `test_accuracy`, `test_loss`: the global model on the server's test set;
 - `client_test_accuracy`, `client_val_loss`, ...: every client's own model on its own split, pooled over
   examples (sum / count, so that a large client counts for more);
+- `client_mean_test_accuracy`, ...: the same, but every client counts alike (clients without examples of
+  the split are left out);
 - `train_loss`, ...: of local training, pooled over the cohort.
 
 Its `clients` hold the spread of the client metrics: the plain mean over clients and quantiles.
@@ -22,6 +24,9 @@ from fedsim.metrics import Sum, merge
 QUANTILES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
 SELECTORS = ("client_val_accuracy", "client_val_loss")  # the first that a run has selects its round
 
+MEAN = "client_mean_"
+"""Prefix of metrics in which every client counts alike."""
+
 Record = Mapping[str, Any]
 
 
@@ -31,10 +36,11 @@ def lower_is_better(name: str) -> bool:
 
 
 def client_metrics(evaluations: Sequence[LocalEvaluation]) -> tuple[dict[str, float | None], dict[str, Any]]:
-    """(pooled value by metric, spread by metric) of the clients' own evaluations."""
+    """(value by metric, spread by metric) of the clients' own evaluations: pooled, and a mean of clients."""
     pooled = {f"client_{name}": value.mean for name, value in merge(e.metrics for e in evaluations).items()}
     spread = {f"client_{name}": _spread(evaluations, name) for name in _names(evaluations)}
-    return pooled, spread
+    alike = {f"{MEAN}{name}": spread[f"client_{name}"]["mean_over_clients"] for name in _names(evaluations)}
+    return pooled | alike, spread
 
 
 def _names(evaluations: Sequence[LocalEvaluation]) -> list[str]:
@@ -115,13 +121,14 @@ def _selected_round(records: Sequence[Record]) -> tuple[int, str] | None:
 def _told(name: str, facts: Mapping[str, Any]) -> dict[str, Any]:
     """Which model, on which examples, at which moment, over which clients."""
     if name.startswith("client_"):
-        split = name.removeprefix("client_").partition("_")[0]
+        alike = name.startswith(MEAN)
+        split = name.removeprefix(MEAN if alike else "client_").partition("_")[0]
         return {
             "model": "personal",
             "examples": f"each client's own {split} split",
             "moment": "after the round: the new shared tensors with the client's kept private tensors",
             "clients": facts["evaluated_clients"],
-            "pooling": "sum over examples / number of examples",
+            "pooling": "mean of the clients' values" if alike else "sum over examples / number of examples",
         }
     if name.startswith("train_"):
         return {

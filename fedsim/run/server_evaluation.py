@@ -8,6 +8,7 @@ from torch import nn
 
 from fedsim.contracts import Examples, Tensors
 from fedsim.run.assembly import Parts
+from fedsim.run.results import MEAN
 from fedsim.training.evaluate import evaluate
 from fedsim.training.functional import model_tensors
 
@@ -53,7 +54,8 @@ def known_metrics(parts: Parts, server: ServerEvaluation | None) -> list[str]:
     """Names of the metrics that the run will measure."""
     names = ["test_accuracy", "test_loss"] if server else []
     if parts.experiment.evaluate.clients != "none":
-        names += [f"client_{split}_{what}" for split in ("test", "val") for what in ("accuracy", "loss")]
+        splits = [f"{split}_{what}" for split in ("test", "val") for what in ("accuracy", "loss")]
+        names += [f"{prefix}{name}" for prefix in ("client_", MEAN) for name in splits]
     return [*names, "train_loss"]
 
 

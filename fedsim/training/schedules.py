@@ -48,8 +48,8 @@ class Cosine:
             raise ConfigError(f"final must be between 0 and 1, found {self.final}.")
 
     def factor(self, round: int) -> float:
-        """Final + (1 - final) (1 + cos(pi (round - 1) / rounds)) / 2."""
-        progress = (round - 1) / self.rounds
+        """Final + (1 - final) (1 + cos(pi (round - 1) / rounds)) / 2; the last value holds from then on."""
+        progress = (min(round, self.rounds) - 1) / self.rounds
         return self.final + (1 - self.final) * (1 + math.cos(math.pi * progress)) / 2
 
 

@@ -57,7 +57,7 @@ def test_pooled_means_count_examples_and_the_spread_counts_clients():
         LocalEvaluation(2, {"test_accuracy": Sum(0, 0)}),  # no test examples: nobody's zero
     ]
     pooled, spread = client_metrics(evaluations)
-    assert pooled == {"client_test_accuracy": 0.1}
+    assert pooled == {"client_test_accuracy": 0.1, "client_mean_test_accuracy": 0.5}
     assert spread["client_test_accuracy"]["clients"] == 2
     assert spread["client_test_accuracy"]["mean_over_clients"] == 0.5
     assert spread["client_test_accuracy"]["quantiles"] == {
@@ -78,5 +78,5 @@ def test_the_spread_beside_the_last_value_is_that_of_its_round():
 
 def test_no_examples_at_all():
     pooled, spread = client_metrics([LocalEvaluation(0, {"val_loss": Sum(0, 0)})])
-    assert pooled == {"client_val_loss": None}
+    assert pooled == {"client_val_loss": None, "client_mean_val_loss": None}
     assert spread["client_val_loss"] == {"clients": 0, "mean_over_clients": None, "quantiles": {}}
