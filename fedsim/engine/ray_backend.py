@@ -185,6 +185,11 @@ def _import_ray() -> Any:
 def _connect(ray: Any, options: EngineOptions, nbytes: int) -> bool:
     """Join a cluster or start one on this machine; whether the latter was done."""
     if ray.is_initialized():
+        if options.address is not None:
+            raise WorkerError(
+                f"engine.address = {options.address!r}, but this process has joined Ray already: call "
+                "ray.shutdown() first, or leave engine.address out to use what it has joined."
+            )
         return False
     try:
         with _quiet():

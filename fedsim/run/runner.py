@@ -181,7 +181,18 @@ def _finished(experiment: Experiment, seed: int, directory: RunDirectory) -> Out
             f"{directory.path}: holds a finished run of experiment {result['digest'][:12]}, but the file now "
             f"reads {experiment.digest()[:12]}: undo the change, or start anew without --resume."
         )
-    return Outcome(seed, result["status"], directory.path, result)
+    judged = _judged(experiment, result)  # the expectations may have changed since
+    directory.write_result(judged)
+    return Outcome(seed, judged["status"], directory.path, judged)
+
+
+def _judged(experiment: Experiment, result: Mapping[str, Any]) -> dict[str, Any]:
+    """The result of a run that ended, held against the experiment's expectations."""
+    checks = check(experiment.expect, result["metrics"])
+    reason = unmet(checks)
+    status = "expectation_failed" if reason else "completed"
+    rest = {key: value for key, value in result.items() if key not in ("status", "reason")}
+    return {"status": status, "reason": reason, **rest, "expectations": checks}
 
 
 @dataclass
@@ -252,14 +263,10 @@ class SeedRun:
     def _completed(self, state: RunState) -> Outcome:
         tensors = tensors_of(state, self.parts.layout)
         sha256 = digest(tensors)
-        result = self._result() | {"model_sha256": sha256}
-        result["expectations"] = check(self.parts.experiment.expect, result["metrics"])
-        reason = unmet(result["expectations"])
-        status: Status = "expectation_failed" if reason else "completed"
-        result = {"status": status, "reason": reason, **result}
+        result = _judged(self.parts.experiment, self._result() | {"model_sha256": sha256})
         self.directory.write_model(tensors, sha256)
         self.directory.write_result(result)
-        return Outcome(self.parts.seed, status, self.directory.path, result, tensors)
+        return Outcome(self.parts.seed, result["status"], self.directory.path, result, tensors)
 
     def refuse(self, error: FedsimError) -> None:
         """Leave nothing behind of a seed that was refused before its first round."""

@@ -102,3 +102,11 @@ def test_nothing_to_resume(fedsim):
     done = fedsim("run", "quick.toml", "--resume")
     assert (done.code, done.err.count("\n")) == (2, 1)
     assert "no such run to resume" in done.err
+
+
+def test_a_finished_run_is_held_against_the_expectations_of_today(fedsim, sets):
+    assert fedsim("run", "quick.toml").code == 0
+    hard = fedsim("run", "quick.toml", *sets("expect.test_accuracy={at_least=1.0}"), "--resume")
+    assert (hard.code, hard.result["status"]) == (3, "expectation_failed")
+    easy = fedsim("run", "quick.toml", *sets("expect.test_accuracy={at_least=0.0}"), "--resume")
+    assert (easy.code, easy.result["status"]) == (0, "completed")
