@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
@@ -57,6 +57,7 @@ class Experiment(Section):
     checkpoint: Checkpoint = Checkpoint()
     failures: Failures = Failures()
     expect: dict[str, Expectation] = Field(default_factory=dict)
+    track: tuple[Literal["tensorboard", "mlflow"], ...] = ()
 
     @field_validator("name")
     @classmethod
@@ -81,10 +82,11 @@ class Experiment(Section):
     def digest(self) -> str:
         """SHA-256 of what can touch the numbers of one seed; a resumed run must have the same.
 
-        The name, the list of seeds, expectations, checkpoints, the tolerance of failures, the place of the
-        data and the choice of workers are left out.
+        The name, the list of seeds, expectations, checkpoints, the tolerance of failures, trackers, the place
+        of the data and the choice of workers are left out.
         """
-        told = self.model_dump(mode="json", exclude={"name", "seeds", "expect", "checkpoint", "failures"})
+        left_out = {"name", "seeds", "expect", "checkpoint", "failures", "track"}
+        told = self.model_dump(mode="json", exclude=left_out)
         told["data"].pop("mirror", None)
         for key in ("backend", "workers", "address", "gpus_per_worker", "deadline", "private_memory"):
             del told["engine"][key]

@@ -14,9 +14,11 @@ from fedsim.plugins import search_in
 from fedsim.report.curves import draw_curves
 from fedsim.report.progress import LiveProgress, PlainProgress
 from fedsim.report.tables import print_outcomes
+from fedsim.report.trackers import TRACKERS, Observers
 from fedsim.run.atomic_files import finite
 from fedsim.run.directory import RunDirectory, fresh_folder, latest_folder
-from fedsim.run.runner import Observer, Outcome, Silent, run
+from fedsim.run.outcome import Observer, Outcome, Silent
+from fedsim.run.runner import run
 from fedsim.run.summary import summary_of
 from fedsim.run.transports import LocalTransport
 
@@ -48,10 +50,12 @@ def launch(
     search_in(file.parent, Path.cwd())
     experiment = load(file, overrides)
     folder = latest_folder(experiment.name, out) if resume else fresh_folder(experiment.name, out)
+    trackers = [TRACKERS[name]() for name in experiment.track]
     console = Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH)
     transport = LocalTransport(file.resolve(), tuple(overrides))
     try:
-        with _observer(console, talk) as observer:
+        with _observer(console, talk) as progress:
+            observer = Observers([progress, *trackers])
             outcomes = run(experiment, folder, federation_of=transport, resume=resume, observer=observer)
     finally:
         if out is None:
