@@ -11,22 +11,27 @@ STATISTICS = ("last", "best", "validation_selected")
 
 
 def interval(values: Sequence[float]) -> dict[str, Any]:
-    """Mean, sample standard deviation, and the 95 % interval of the mean by Student's t.
+    """Mean, sample standard deviation, and two 95 % intervals by Student's t.
 
-    With one value there is no deviation and no interval: both are None.
+    `low` to `high` (mean ± `half_width`) holds the mean over all seeds; `one_more`, a pair, holds the value
+    of a single further seed, if seeds give normal values: mean ± t s sqrt(1 + 1/n). With one value there is
+    no deviation and no interval: all are None.
     """
-    mean = fmean(values)
-    if len(values) < 2:
-        return {"n": len(values), "mean": mean, "std": None, "half_width": None, "low": None, "high": None}
-    deviation = stdev(values)
-    half = float(stdtrit(len(values) - 1, 0.975)) * deviation / math.sqrt(len(values))
+    mean, n = fmean(values), len(values)
+    if n < 2:
+        missing = dict.fromkeys(("std", "half_width", "low", "high", "one_more"))
+        return {"n": n, "mean": mean, **missing}
+    deviation, student = stdev(values), float(stdtrit(n - 1, 0.975))
+    half = student * deviation / math.sqrt(n)
+    wide = student * deviation * math.sqrt(1 + 1 / n)
     return {
-        "n": len(values),
+        "n": n,
         "mean": mean,
         "std": deviation,
         "half_width": half,
         "low": mean - half,
         "high": mean + half,
+        "one_more": [mean - wide, mean + wide],
     }
 
 

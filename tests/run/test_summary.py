@@ -1,5 +1,6 @@
 import math
 
+import numpy as np
 import pytest
 
 from fedsim.run.summary import interval, summary_of
@@ -13,6 +14,19 @@ def test_the_interval_follows_student():
     assert found["std"] == pytest.approx(math.sqrt(7 / 3), rel=1e-12)
     assert found["half_width"] == pytest.approx(half, rel=1e-9)
     assert found["low"] == pytest.approx(7 / 3 - half, rel=1e-9)
+    # one more value: the deviation of a difference between a new value and the mean of three
+    wide = 4.302652729911275 * math.sqrt(7 / 3 + (7 / 3) / 3)
+    assert found["one_more"] == pytest.approx([7 / 3 - wide, 7 / 3 + wide], rel=1e-9)
+
+
+def test_one_more_value_falls_inside_as_often_as_is_said():
+    draw = np.random.default_rng(0)
+    inside = [
+        low <= new <= high
+        for *seen, new in draw.normal(size=(20_000, 4))
+        for low, high in [interval(seen)["one_more"]]
+    ]
+    assert abs(np.mean(inside) - 0.95) < 0.006  # four standard errors
 
 
 def test_one_value_has_no_interval():
@@ -23,6 +37,7 @@ def test_one_value_has_no_interval():
         "half_width": None,
         "low": None,
         "high": None,
+        "one_more": None,
     }
 
 
