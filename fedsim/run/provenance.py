@@ -24,7 +24,6 @@ PACKAGES = (
     "scikit-learn",
     "pydantic",
     "safetensors",
-    "flwr-datasets",
     "datasets",
     "pymetis",
 )

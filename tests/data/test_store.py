@@ -113,7 +113,14 @@ def test_an_unreachable_host_is_known_at_once(monkeypatch):
     monkeypatch.setattr("urllib.request.getproxies", dict)
     monkeypatch.setattr("socket.create_connection", refuse)
     assert not reachable("hub.example")
-    monkeypatch.setattr("socket.create_connection", lambda address, timeout: threading.Event().wait(30))
-    assert not reachable("hub.example", seconds=0.05)  # a name server that never answers
+    ended = threading.Event()
+
+    def never_answer(address, timeout):
+        ended.wait(30)
+        raise OSError("no name server")
+
+    monkeypatch.setattr("socket.create_connection", never_answer)
+    assert not reachable("hub.example", seconds=0.05)
+    ended.set()
     monkeypatch.setattr("urllib.request.getproxies", lambda: {"https": "proxy"})
     assert reachable("hub.example")
