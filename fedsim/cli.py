@@ -46,7 +46,7 @@ def run_command(
     """Run an experiment: all seeds, a table, and a folder with everything behind it."""
     with clear_errors():
         from fedsim.launch import launch
-        from fedsim.run.runner import exit_code
+        from fedsim.run.outcome import exit_code
 
         outcomes = launch(
             file, overrides, out=out, resume=resume, talk=not (quiet or as_json), as_json=as_json

@@ -23,8 +23,9 @@ from fedsim.flower.client_app import experiment_of
 from fedsim.flower.federation import GridFederation
 from fedsim.run.assembly import Parts
 from fedsim.run.directory import fresh_folder
+from fedsim.run.outcome import Outcome, exit_code
 from fedsim.run.private_store import PrivateStore
-from fedsim.run.runner import Outcome, exit_code, run
+from fedsim.run.runner import run
 
 app = ServerApp()
 

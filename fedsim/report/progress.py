@@ -9,7 +9,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 from fedsim.report.tables import number
 from fedsim.run.assembly import Parts
-from fedsim.run.runner import Outcome
+from fedsim.run.outcome import Outcome
 
 LINES = 10  # plain lines per seed, at most about so many
 _SHOWN = ("train_loss", "test_accuracy", "client_test_accuracy")

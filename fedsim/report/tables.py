@@ -7,8 +7,8 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from fedsim.run.outcome import Outcome
 from fedsim.run.results import MEAN
-from fedsim.run.runner import Outcome
 
 SEED_COLUMNS = 5
 Summary = Mapping[str, Any]
@@ -51,11 +51,12 @@ def seeds_table(outcomes: Sequence[Outcome], summary: Summary) -> Table:
     if len(shown) < len(outcomes):
         table.add_column("...")
     table.add_column("mean ± 95 %", justify="right", no_wrap=True)
+    table.add_column("one more seed, 95 %", justify="right", no_wrap=True)
     for name, metric in _in_table(summary["metrics"]):
         last = metric["last"]
         cells = [number(last["values"].get(str(outcome.seed))) for outcome in shown]
         gap = [""] if len(shown) < len(outcomes) else []
-        table.add_row(name, *cells, *gap, mean_and_interval(last))
+        table.add_row(name, *cells, *gap, mean_and_interval(last), _pair(last["one_more"]))
     return table
 
 
@@ -97,6 +98,10 @@ def mean_and_interval(statistic: Mapping[str, Any]) -> str:
     """`0.9312 ± 0.0041`, or the mean alone where there is no interval."""
     half = statistic["half_width"]
     return number(statistic["mean"]) + ("" if half is None else f" ± {number(half)}")
+
+
+def _pair(bounds: Sequence[float] | None) -> str:
+    return "" if bounds is None else f"{number(bounds[0])} to {number(bounds[1])}"
 
 
 def _at_round(point: Mapping[str, Any] | None) -> str:

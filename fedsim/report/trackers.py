@@ -10,7 +10,7 @@ from typing import Any
 
 from fedsim.errors import ConfigError
 from fedsim.run.assembly import Parts
-from fedsim.run.runner import Observer, Outcome
+from fedsim.run.outcome import Observer, Outcome
 
 
 class TensorBoard:

@@ -28,6 +28,13 @@ def _aside(path: Path) -> Path:
     return path.with_name(f".{path.name}.{os.getpid()}.partial")
 
 
+def remove_partial(*folders: Path) -> None:
+    """Remove what killed processes left unfinished; nobody may be writing there."""
+    for folder in folders:
+        for path in folder.glob(".*.partial"):
+            path.unlink(missing_ok=True)
+
+
 def save_tensors(
     path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None
 ) -> None:

@@ -101,14 +101,25 @@ def load(path: Path) -> Checkpoint:
         raise CheckpointError(f"{path}: no checkpoint here to resume from.") from None
     except (SafetensorError, KeyError, ValueError, OSError) as error:
         raise CheckpointError(f"{path}: not a checkpoint of fedsim: {error}") from error
-    if header["format"] != FORMAT:
-        raise CheckpointError(f"{path}: has format {header['format']}, this version reads format {FORMAT}.")
+    if header.get("format") != FORMAT:
+        raise CheckpointError(
+            f"{path}: has format {header.get('format')}, this version reads format {FORMAT}."
+        )
+    try:
+        return _checkpoint(header, stored)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise CheckpointError(
+            f"{path}: not a checkpoint of fedsim: {type(error).__name__}: {error}"
+        ) from error
+
+
+def _checkpoint(header: Mapping[str, Any], stored: Mapping[str, Tensor]) -> Checkpoint:
     groups = {group: _below(stored, f"{group}/") for group in _GROUPS}
     return Checkpoint(
-        state=RunState(round=header["round"], vector=stored["vector"], **groups),
+        state=RunState(round=int(header["round"]), vector=stored["vector"], **groups),
         seed=header["seed"],
         digest=header["digest"],
-        history=header["history"],
+        history=int(header["history"]),
         memory={int(partition): _below(stored, f"private/{partition}/") for partition in header["memory"]},
         files={int(partition): name for partition, name in header["files"].items()},
     )

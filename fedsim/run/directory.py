@@ -8,6 +8,7 @@ curves.png           metrics over rounds
 checkpoint.safetensors, private/     what `--resume` continues from
 """
 
+import fcntl
 import json
 import os
 from collections.abc import Mapping
@@ -18,7 +19,7 @@ from typing import Any
 
 from fedsim.contracts import Tensors
 from fedsim.errors import CheckpointError, ConfigError
-from fedsim.run.atomic_files import finite, save_json, save_tensors
+from fedsim.run.atomic_files import finite, remove_partial, save_json, save_tensors
 
 
 @dataclass(frozen=True)
@@ -48,9 +49,29 @@ class RunDirectory:
         return self.path / "result.json"
 
     def create(self) -> None:
-        """Make the folder, with an empty list of rounds."""
-        self.path.mkdir(parents=True, exist_ok=True)
+        """Begin an empty list of rounds; the folder is there, see `claim`."""
         self.rounds.write_bytes(b"")
+
+    def claim(self) -> int:
+        """Make the folder, and keep other runs out of it while the returned file is open.
+
+        Raises:
+            ConfigError: it cannot be written to, or another run is at work in it.
+        """
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            file = os.open(self.path, os.O_RDONLY)
+        except OSError as error:
+            raise ConfigError(f"{self.path}: cannot be the folder of a run: {error}.") from error
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(file)
+            raise ConfigError(f"{self.path}: another run is at work in this folder; wait for it.") from None
+        except OSError:  # a file system without locks
+            pass
+        remove_partial(self.path, self.private)
+        return file
 
     def discard(self) -> None:
         """Undo `create` and `write_manifest` where nothing else was written."""
@@ -72,8 +93,12 @@ class RunDirectory:
             os.fsync(stream.fileno())
             return stream.tell()
 
-    def rewind(self, length: int) -> list[dict[str, Any]]:
+    def rewind(self, length: int, rounds: int) -> list[dict[str, Any]]:
         """The records in the first `length` bytes; what follows, such as half a line, is cut off.
+
+        Args:
+            length: bytes of the file when the checkpoint was written.
+            rounds: finished by then.
 
         Raises:
             CheckpointError: the file is shorter, or not one of ours.
@@ -89,6 +114,8 @@ class RunDirectory:
             raise CheckpointError(
                 f"{self.rounds}: a line before the checkpoint is not JSON: {error}"
             ) from error
+        if [_number(record) for record in records] != list(range(1, rounds + 1)):
+            raise CheckpointError(f"{self.rounds}: does not hold the {rounds} rounds before the checkpoint.")
         with self.rounds.open("ab") as stream:
             stream.truncate(length)
             os.fsync(stream.fileno())
@@ -98,14 +125,16 @@ class RunDirectory:
         """How the run ended, or None while it has not.
 
         Raises:
-            CheckpointError: result.json is not JSON.
+            CheckpointError: result.json is not JSON, or not a result.
         """
         try:
-            result: dict[str, Any] = json.loads(self.result.read_text(encoding="utf-8"))
+            result: Any = json.loads(self.result.read_text(encoding="utf-8"))
         except FileNotFoundError:
             return None
         except ValueError as error:
             raise CheckpointError(f"{self.result}: is not JSON: {error}") from error
+        if not isinstance(result, dict) or not {"status", "digest"} <= set(result):
+            raise CheckpointError(f"{self.result}: is not the result of a run; remove it to go on.")
         return result
 
     def write_result(self, result: Mapping[str, Any]) -> None:
@@ -115,6 +144,10 @@ class RunDirectory:
     def write_model(self, tensors: Tensors, sha256: str) -> None:
         """Replace model.safetensors."""
         save_tensors(self.path / "model.safetensors", tensors, {"model_sha256": sha256})
+
+
+def _number(record: Any) -> int | None:
+    return record.get("round") if isinstance(record, dict) and "metrics" in record else None
 
 
 def fresh_folder(name: str, out: Path | None) -> Path:
@@ -135,6 +168,8 @@ def fresh_folder(name: str, out: Path | None) -> Path:
             folder.mkdir(parents=True)
         except FileExistsError:
             continue
+        except OSError as error:
+            raise ConfigError(f"{folder}: cannot be made: {error}; give --out.") from error
         return folder
     raise ConfigError(f"{parent / stamp}: a thousand runs in one second; give --out.")
 

@@ -4,15 +4,16 @@ Every transport shares this loop: the caller hands over a factory of federations
 on the engine, through a Flower grid in one process, or on SuperNodes elsewhere.
 """
 
+import os
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
-from dataclasses import asdict, dataclass, field
+from contextlib import closing, suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any
 
 from fedsim.config import Experiment
-from fedsim.contracts import Failure, Tensors
+from fedsim.contracts import Failure
 from fedsim.errors import CheckpointError, FedsimError
 from fedsim.federation import Federation
 from fedsim.params import digest
@@ -23,6 +24,7 @@ from fedsim.run.atomic_files import save_json
 from fedsim.run.checkpoint import Checkpoint, RunState
 from fedsim.run.directory import RunDirectory, seed_folder
 from fedsim.run.expectations import check, refuse_unknown, unmet
+from fedsim.run.outcome import Observer, Outcome, Silent
 from fedsim.run.private_store import PrivateStore
 from fedsim.run.provenance import manifest
 from fedsim.run.replies import TooManyFailures
@@ -33,67 +35,7 @@ from fedsim.run.stopwatch import PHASES
 from fedsim.run.summary import summary_of
 from fedsim.run.threads import one_thread
 
-Status = Literal["completed", "failed", "expectation_failed"]
 FederationOf = Callable[[Parts, PrivateStore], Federation]
-
-
-class Observer(Protocol):
-    """Told of a run's progress; must not change anything."""
-
-    def seed_started(self, parts: Parts, folder: Path, finished: int) -> None:
-        """A seed begins, or goes on after `finished` rounds."""
-        ...
-
-    def round_finished(self, record: Mapping[str, Any]) -> None:
-        """A line of rounds.jsonl was written."""
-        ...
-
-    def seed_finished(self, outcome: "Outcome") -> None:
-        """A seed has ended, well or not."""
-        ...
-
-
-class Silent:
-    """Says nothing."""
-
-    def seed_started(self, parts: Parts, folder: Path, finished: int) -> None:
-        """Nothing."""
-
-    def round_finished(self, record: Mapping[str, Any]) -> None:
-        """Nothing."""
-
-    def seed_finished(self, outcome: "Outcome") -> None:
-        """Nothing."""
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """How one seed ended.
-
-    Attributes:
-        seed: of the run.
-        status: see result.json.
-        folder: of the run.
-        result: what result.json holds.
-        tensors: the final shared tensors; empty where the run failed or was finished before.
-    """
-
-    seed: int
-    status: Status
-    folder: Path
-    result: Mapping[str, Any]
-    tensors: Tensors = field(default_factory=dict)
-
-    @property
-    def exit_code(self) -> int:
-        """0 completed, 1 failed, 3 expectation failed."""
-        return {"completed": 0, "failed": 1, "expectation_failed": 3}[self.status]
-
-
-def exit_code(outcomes: Sequence[Outcome]) -> int:
-    """Of all seeds together: a failed one outweighs an unmet expectation."""
-    codes = {outcome.exit_code for outcome in outcomes}
-    return 1 if 1 in codes else max(codes)
 
 
 def run(
@@ -152,23 +94,35 @@ def run_seed(
     if resume and (kept := _finished(experiment, seed, directory)):
         observer.seed_finished(kept)
         return kept
-    with one_thread():
-        run = SeedRun.prepare(experiment, seed, directory, resume)
-        try:
-            outcome = run.complete(federation_of, observer)
-        except KeyboardInterrupt:
-            directory.write_result(run.failed("interrupted; continue with --resume", ()))
-            raise
-        except FedsimError as error:
-            if error.exit_code == 2:
-                run.refuse(error)
-                raise
-            outcome = run.lost(error)
-        except Exception as error:
-            directory.write_result(run.failed(f"{type(error).__name__}: {error}", ()))
-            raise
+    with one_thread(), closing(SeedRun.prepare(experiment, seed, directory, resume)) as run:
+        outcome = _played(run, federation_of, observer)
     observer.seed_finished(outcome)
     return outcome
+
+
+def _played(run: "SeedRun", federation_of: FederationOf, observer: Observer) -> Outcome:
+    """Rounds to the end, or to the first that fails."""
+    directory = run.directory
+    try:
+        return run.complete(federation_of, observer)
+    except KeyboardInterrupt:
+        directory.write_result(run.failed("interrupted; continue with --resume", ()))
+        raise
+    except FedsimError as error:
+        if error.exit_code != 2:
+            return run.lost(error)
+        run.refuse(error)
+        raise
+    except (
+        OSError
+    ) as error:  # a full disk, a folder that is gone: perhaps the result cannot be written either
+        reason = f"{directory.path}: {type(error).__name__}: {error}"
+        with suppress(OSError):
+            directory.write_result(run.failed(reason, ()))
+        raise FedsimError(reason) from error
+    except Exception as error:
+        directory.write_result(run.failed(f"{type(error).__name__}: {error}", ()))
+        raise
 
 
 def _finished(experiment: Experiment, seed: int, directory: RunDirectory) -> Outcome | None:
@@ -206,6 +160,11 @@ class SeedRun:
     adversary: Adversary | None
     resumed: Checkpoint | None
     records: list[dict[str, Any]]
+    claim: int
+
+    def close(self) -> None:
+        """Let other runs into the folder."""
+        os.close(self.claim)
 
     @classmethod
     def prepare(cls, experiment: Experiment, seed: int, directory: RunDirectory, resume: bool) -> "SeedRun":
@@ -216,18 +175,19 @@ class SeedRun:
         adversary, layout = Adversary.of(parts), parts.layout
         store = PrivateStore(directory.private, experiment.engine.private_memory * 2**30)
         resumed, records = None, []
-        if resume and directory.checkpoint.is_file():
+        if resume and not directory.path.is_dir() and len(experiment.seeds) == 1:
+            raise CheckpointError(f"{directory.path}: no such run to resume.")
+        claim = directory.claim()
+        if resume and directory.checkpoint.exists():
             resumed = checkpoints.load(directory.checkpoint)
             checkpoints.require_same(resumed, experiment.digest(), seed, directory.checkpoint)
             store.restore(resumed.memory, resumed.files)
-            records = directory.rewind(resumed.history)
-        elif resume and not directory.path.is_dir() and len(experiment.seeds) == 1:
-            raise CheckpointError(f"{directory.path}: no such run to resume.")
+            records = directory.rewind(resumed.history, resumed.state.round)
         else:
             directory.create()
         directory.result.unlink(missing_ok=True)
         directory.write_manifest(manifest(parts, layout))
-        return cls(parts, directory, store, server, adversary, resumed, records)
+        return cls(parts, directory, store, server, adversary, resumed, records, claim)
 
     def complete(self, federation_of: FederationOf, observer: Observer) -> Outcome:
         """All remaining rounds, and the result."""

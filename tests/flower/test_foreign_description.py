@@ -172,3 +172,22 @@ def test_a_server_that_raises_or_exits(folder, body, status, words):
     )
     assert (result.status, result.error) == (status, words)
     assert ("KeyError" in result.traceback) == ("KeyError" in words)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("[project]", "project = 3\n[other]", "is not a table"),
+        ("[tool.flwr.app]", "[tool]\nflwr = 3\n[other]", "is not a table"),
+        ("[tool.flwr.app]", "[tool.flwr]\nfederations = 3\n[tool.flwr.app]", "federations should be a table"),
+        (
+            "[tool.flwr.app]",
+            "[tool.flwr.federations.a]\noptions = 3\n[tool.flwr.app]",
+            "options of the app's",
+        ),
+    ],
+)
+def test_what_should_be_a_table_and_is_none(folder, old, new, words):
+    project = PROJECT.split("[tool.flwr.app.components]")[0] if "3\n[other]" in new else PROJECT
+    with pytest.raises(ConfigError, match=words):
+        describe(folder(project.replace(old, new)))

@@ -6,7 +6,8 @@ import torch
 from fedsim.config import load
 from fedsim.errors import ConfigError
 from fedsim.plugins import build
-from fedsim.run.runner import Silent, run
+from fedsim.run.outcome import Silent
+from fedsim.run.runner import run
 from fedsim.run.transports import LocalTransport
 
 FILE = """

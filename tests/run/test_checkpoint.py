@@ -1,3 +1,4 @@
+import json
 import os
 
 import pytest
@@ -92,3 +93,15 @@ def test_another_experiment_or_seed(tmp_path):
         require_same(checkpoint(), "def", 4, tmp_path)
     with pytest.raises(CheckpointError, match="belongs to seed 4, asked to resume seed 5"):
         require_same(checkpoint(), "abc", 5, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "change", [{"round": "x"}, {"format": 2}, {"order": []}, {"memory": 3}, {"files": []}, {"history": None}]
+)
+def test_a_header_that_is_not_ours(tmp_path, monkeypatch, change):
+    path = tmp_path / "c.safetensors"
+    dumps = json.dumps
+    monkeypatch.setattr(json, "dumps", lambda header: dumps(header | change))
+    save(path, checkpoint())
+    with pytest.raises(CheckpointError, match=r"not a checkpoint of fedsim|has format 2"):
+        load(path)

@@ -5,7 +5,7 @@ from rich.console import Console
 
 from fedsim.report.curves import draw_curves
 from fedsim.report.tables import mean_and_interval, number, print_outcomes
-from fedsim.run.runner import Outcome
+from fedsim.run.outcome import Outcome
 from fedsim.run.summary import summary_of
 
 

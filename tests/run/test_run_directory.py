@@ -1,4 +1,5 @@
 import json
+import os
 
 import pytest
 
@@ -9,8 +10,10 @@ from fedsim.run.directory import RunDirectory, fresh_folder, latest_folder, seed
 @pytest.fixture
 def directory(tmp_path):
     made = RunDirectory(tmp_path / "run")
+    claim = made.claim()
     made.create()
-    return made
+    yield made
+    os.close(claim)
 
 
 def test_rounds_are_lines_of_valid_json(directory):
@@ -22,12 +25,12 @@ def test_rounds_are_lines_of_valid_json(directory):
 
 
 def test_rewinding_cuts_later_rounds_and_half_a_line(directory):
-    directory.append({"round": 1})
-    length = directory.append({"round": 2})
-    directory.append({"round": 3})
+    directory.append({"round": 1, "metrics": {}})
+    length = directory.append({"round": 2, "metrics": {}})
+    directory.append({"round": 3, "metrics": {}})
     with directory.rounds.open("ab") as stream:
         stream.write(b'{"round": 4, "met')
-    assert [record["round"] for record in directory.rewind(length)] == [1, 2]
+    assert [record["round"] for record in directory.rewind(length, 2)] == [1, 2]
     assert directory.rounds.stat().st_size == length
     directory.append({"round": 3})
     assert [json.loads(line)["round"] for line in directory.rounds.read_text().splitlines()] == [1, 2, 3]
@@ -35,19 +38,51 @@ def test_rewinding_cuts_later_rounds_and_half_a_line(directory):
 
 def test_a_shorter_file_than_the_checkpoint_says(directory):
     with pytest.raises(CheckpointError, match="has 0 bytes, but the checkpoint was written after 10"):
-        directory.rewind(10)
+        directory.rewind(10, 1)
 
 
 def test_a_broken_line_before_the_checkpoint(directory):
     directory.rounds.write_bytes(b"nonsense\n")
     with pytest.raises(CheckpointError, match="is not JSON"):
-        directory.rewind(9)
+        directory.rewind(9, 1)
+
+
+@pytest.mark.parametrize(
+    ("line", "rounds"), [("1", 1), ("{}", 1), ('{"round": 2, "metrics": {}}', 1), ("", 2)]
+)
+def test_lines_that_are_not_the_rounds_before_the_checkpoint(directory, line, rounds):
+    directory.rounds.write_text(line)
+    with pytest.raises(CheckpointError, match=f"does not hold the {rounds} rounds before the checkpoint"):
+        directory.rewind(len(line), rounds)
 
 
 def test_a_broken_result(directory):
     directory.result.write_text("{")
     with pytest.raises(CheckpointError, match="is not JSON"):
         directory.read_result()
+
+
+@pytest.mark.parametrize("text", ["[]", "{}", "null", "3"])
+def test_a_result_that_is_none(directory, text):
+    directory.result.write_text(text)
+    with pytest.raises(CheckpointError, match="is not the result of a run"):
+        directory.read_result()
+
+
+def test_one_run_at_a_time_in_a_folder(directory):
+    with pytest.raises(ConfigError, match="another run is at work in this folder"):
+        RunDirectory(directory.path).claim()
+    other = RunDirectory(directory.path.parent / "other")
+    os.close(other.claim())
+    (other.path / ".checkpoint.safetensors.99.partial").write_text("of a killed process")
+    os.close(other.claim())
+    assert not any(other.path.iterdir())
+
+
+def test_a_folder_that_cannot_be(tmp_path):
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(ConfigError, match="cannot be the folder of a run"):
+        RunDirectory(tmp_path / "file" / "run").claim()
 
 
 def test_a_used_folder_is_never_taken(tmp_path):

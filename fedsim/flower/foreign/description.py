@@ -85,6 +85,11 @@ def _project(directory: Path) -> dict[str, Any]:
     except (ValueError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         words = "; ".join(line.strip(" -") for line in str(error).splitlines() if line.strip())
         raise ConfigError(f"{directory / 'pyproject.toml'} is not a Flower app's: {words}") from error
+    except (TypeError, AttributeError) as error:  # Flower takes it for granted that tables are tables
+        raise ConfigError(
+            f"{directory / 'pyproject.toml'} is not a Flower app's: one of project, tool.flwr, its app, "
+            "the components and the config is not a table."
+        ) from error
 
 
 def _reference(components: dict[str, Any], kind: str) -> str:
@@ -134,9 +139,14 @@ def _fused(config: UserConfig, overrides: UserConfig) -> UserConfig:
 def _declared_clients(flwr: dict[str, Any]) -> int | None:
     """`options.num-supernodes` of the default federation, as apps declared it before Flower 1.32."""
     federations = flwr.get("federations", {})
+    if not isinstance(federations, dict):
+        raise ConfigError(f"tool.flwr.federations should be a table, found {federations!r}.")
     tables = {name: table for name, table in federations.items() if isinstance(table, dict)}
     chosen = tables.get(str(federations.get("default")), next(iter(tables.values()), {}))
-    count = chosen.get("options", {}).get("num-supernodes")
+    options = chosen.get("options", {})
+    if not isinstance(options, dict):
+        raise ConfigError(f"The options of the app's federation should be a table, found {options!r}.")
+    count = options.get("num-supernodes")
     if count is None:
         return None
     if isinstance(count, bool) or not isinstance(count, int) or count < 1:
