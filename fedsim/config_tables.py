@@ -155,4 +155,6 @@ class Expectation(Section):
     def _some_bound(self) -> "Expectation":
         if self.at_least is None and self.at_most is None:
             raise ValueError("at_least or at_most")
+        if self.at_least is not None and self.at_most is not None and self.at_least > self.at_most:
+            raise ValueError("at_least no higher than at_most")
         return self

@@ -49,7 +49,11 @@ def launch(
     """
     search_in(file.parent, Path.cwd())
     experiment = load(file, overrides)
-    folder = latest_folder(experiment.name, out) if resume else fresh_folder(experiment.name, out)
+    folder = (
+        latest_folder(experiment.name, len(experiment.seeds), out)
+        if resume
+        else fresh_folder(experiment.name, out)
+    )
     trackers = [TRACKERS[name]() for name in experiment.track]
     console = Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH)
     transport = LocalTransport(file.resolve(), tuple(overrides))

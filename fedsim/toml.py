@@ -38,6 +38,8 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: cannot be read: {error}.") from None
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path}: not TOML: {error}.") from None
+    except RecursionError:
+        raise ConfigError(f"{path}: lists or tables are nested too deeply.") from None
 
 
 def apply_override(raw: dict[str, Any], text: str) -> None:
@@ -70,7 +72,7 @@ def apply_override(raw: dict[str, Any], text: str) -> None:
 def _value(text: str) -> Any:
     try:
         table = tomllib.loads(f"value = {text}")
-    except tomllib.TOMLDecodeError:
+    except (tomllib.TOMLDecodeError, RecursionError):
         return text
     return table["value"] if len(table) == 1 else text
 

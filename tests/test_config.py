@@ -87,6 +87,10 @@ def test_an_integer_is_a_number():
         ({"rounds": 1, "engine": {"address": "auto"}}, 'engine.address: .*engine.backend = "ray"'),
         ({"rounds": 1, "failures": {"max_failed_fraction": 1.5}}, "failures.max_failed_fraction: found 1.5"),
         ({"rounds": 1, "expect": {"a": {}}}, "expect.a: found {}, wanted at_least or at_most."),
+        (
+            {"rounds": 1, "expect": {"a": {"at_least": 0.5, "at_most": 0.4}}},
+            "wanted at_least no higher than at_most.",
+        ),
         ({"rounds": 1, "attack": {}}, "attack.kind: missing."),
     ],
 )
@@ -179,6 +183,8 @@ def test_a_missing_file(tmp_path):
 def test_a_file_that_is_no_toml(tmp_path):
     with pytest.raises(ConfigError, match=r"not TOML: .*line 1"):
         load(write(tmp_path, "rounds = \n"))
+    with pytest.raises(ConfigError, match="nested too deeply"):
+        load(write(tmp_path, "a = " + "[" * 3000))
 
 
 def test_seed_and_seeds_together(tmp_path):

@@ -76,7 +76,7 @@ def apply(model: Vector, decision: Decision, cohort: Cohort, layout: Layout) -> 
     Raises:
         RoundError: the rule's update is misshapen or not finite.
     """
-    update = decision.update
+    update = decision.update.detach()  # a gradient's graph would grow from round to round
     if tuple(update.shape) != (layout.size,):
         raise RoundError(
             f"Round {cohort.round}: the rule made an update of shape {tuple(update.shape)}, "

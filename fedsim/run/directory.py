@@ -174,21 +174,24 @@ def fresh_folder(name: str, out: Path | None) -> Path:
     raise ConfigError(f"{parent / stamp}: a thousand runs in one second; give --out.")
 
 
-def latest_folder(name: str, out: Path | None) -> Path:
-    """The folder to resume: `out`, or the newest under `runs/NAME`.
+def latest_folder(name: str, seeds: int, out: Path | None) -> Path:
+    """The folder to resume: `out`, or the newest under `runs/NAME` that holds a run of as many seeds.
 
     Raises:
         CheckpointError: there is none.
     """
-    if out is not None:
-        if not out.is_dir():
-            raise CheckpointError(f"--out {out}: no such run to resume.")
-        return out
-    parent = Path("runs") / name
-    found = sorted(path for path in parent.glob("*") if path.is_dir())
+    where = Path("runs") / name if out is None else out
+    folders = [where] if out is not None else sorted(path for path in where.glob("*") if path.is_dir())
+    found = [folder for folder in folders if _holds_run(folder, seeds)]
     if not found:
-        raise CheckpointError(f"{parent}: holds no run to resume; start one without --resume.")
+        kind = "a single seed" if seeds == 1 else "several seeds"
+        raise CheckpointError(f"{where}: no such run to resume, of {kind}; start one without --resume.")
     return found[-1]
+
+
+def _holds_run(folder: Path, seeds: int) -> bool:
+    pattern = "rounds.jsonl" if seeds == 1 else "seed-*/rounds.jsonl"
+    return any(folder.glob(pattern))
 
 
 def seed_folder(folder: Path, seed: int, seeds: int) -> RunDirectory:

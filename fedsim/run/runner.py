@@ -175,8 +175,6 @@ class SeedRun:
         adversary, layout = Adversary.of(parts), parts.layout
         store = PrivateStore(directory.private, experiment.engine.private_memory * 2**30)
         resumed, records = None, []
-        if resume and not directory.path.is_dir() and len(experiment.seeds) == 1:
-            raise CheckpointError(f"{directory.path}: no such run to resume.")
         claim = directory.claim()
         if resume and directory.checkpoint.exists():
             resumed = checkpoints.load(directory.checkpoint)

@@ -7,7 +7,7 @@ import torch
 
 from fedsim.contracts import Decision
 from fedsim.errors import PluginError, RoundError
-from fedsim.run.decision import decide, first_state
+from fedsim.run.decision import apply, decide, first_state
 from fedsim.run.round_loop import RoundLoop
 
 
@@ -92,6 +92,12 @@ def test_a_rule_that_writes_into_what_it_was_given_changes_no_model(make_parts, 
     monkeypatch.setattr(type(parts.plugins.strategy), "step", careless)
     dirty, _ = play(parts, fake_federation(parts))
     assert torch.equal(clean.vector, dirty.vector)
+
+
+def test_a_model_carries_no_gradient_s_graph_from_round_to_round(make_parts):
+    layout = make_parts().layout
+    update = torch.zeros(layout.size, requires_grad=True)
+    assert not apply(torch.zeros(layout.size), Decision(update=update), Asked(), layout).requires_grad
 
 
 def play(parts, federation):

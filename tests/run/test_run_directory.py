@@ -98,15 +98,26 @@ def test_two_runs_in_one_second_have_two_folders(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     folders = [fresh_folder("x", None) for _ in range(3)]
     assert len(set(folders)) == 3
-    assert latest_folder("x", None) == max(folders)
+    for folder in folders[:2]:
+        (folder / "rounds.jsonl").touch()
+    assert latest_folder("x", 1, None) == folders[1]  # the third holds nothing
 
 
 def test_nothing_to_resume(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(CheckpointError, match="holds no run to resume"):
-        latest_folder("x", None)
-    with pytest.raises(CheckpointError, match="no such run to resume"):
-        latest_folder("x", tmp_path / "gone")
+    for out in (None, tmp_path, tmp_path / "gone"):
+        with pytest.raises(CheckpointError, match="no such run to resume"):
+            latest_folder("x", 1, out)
+
+
+def test_a_run_of_one_seed_is_not_resumed_as_one_of_several(tmp_path):
+    for folder, seeds in ((tmp_path / "one", 1), (tmp_path / "more" / "seed-0", 2)):
+        folder.mkdir(parents=True)
+        (folder / "rounds.jsonl").touch()
+        right = tmp_path / ("one" if seeds == 1 else "more")
+        assert latest_folder("x", seeds, right) == right
+        with pytest.raises(CheckpointError, match="no such run to resume, of"):
+            latest_folder("x", 3 - seeds, right)
 
 
 def test_one_seed_lives_in_the_folder_and_several_in_their_own(tmp_path):
