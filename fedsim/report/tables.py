@@ -51,12 +51,12 @@ def seeds_table(outcomes: Sequence[Outcome], summary: Summary) -> Table:
     if len(shown) < len(outcomes):
         table.add_column("...")
     table.add_column("mean ± 95 %", justify="right", no_wrap=True)
-    table.add_column("one more seed, 95 %", justify="right", no_wrap=True)
+    table.add_column(f"{len(outcomes)} other seeds", justify="right", no_wrap=True)
     for name, metric in _in_table(summary["metrics"]):
         last = metric["last"]
         cells = [number(last["values"].get(str(outcome.seed))) for outcome in shown]
         gap = [""] if len(shown) < len(outcomes) else []
-        table.add_row(name, *cells, *gap, mean_and_interval(last), _pair(last["one_more"]))
+        table.add_row(name, *cells, *gap, mean_and_interval(last), _pair(last["again"]))
     return table
 
 

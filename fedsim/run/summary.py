@@ -13,17 +13,17 @@ STATISTICS = ("last", "best", "validation_selected")
 def interval(values: Sequence[float]) -> dict[str, Any]:
     """Mean, sample standard deviation, and two 95 % intervals by Student's t.
 
-    `low` to `high` (mean ± `half_width`) holds the mean over all seeds; `one_more`, a pair, holds the value
-    of a single further seed, if seeds give normal values: mean ± t s sqrt(1 + 1/n). With one value there is
-    no deviation and no interval: all are None.
+    `low` to `high` (mean ± `half_width`) holds the mean over all seeds. `again`, a pair, is for those who
+    repeat the run: n further seeds all fall inside with at least 95 %, if seeds give normal values:
+    mean ± t(1 - 0.025 / n) s sqrt(1 + 1/n), by Bonferroni. With one value all of them are None.
     """
     mean, n = fmean(values), len(values)
     if n < 2:
-        missing = dict.fromkeys(("std", "half_width", "low", "high", "one_more"))
+        missing = dict.fromkeys(("std", "half_width", "low", "high", "again"))
         return {"n": n, "mean": mean, **missing}
-    deviation, student = stdev(values), float(stdtrit(n - 1, 0.975))
-    half = student * deviation / math.sqrt(n)
-    wide = student * deviation * math.sqrt(1 + 1 / n)
+    deviation = stdev(values)
+    half = float(stdtrit(n - 1, 0.975)) * deviation / math.sqrt(n)
+    wide = float(stdtrit(n - 1, 1 - 0.025 / n)) * deviation * math.sqrt(1 + 1 / n)
     return {
         "n": n,
         "mean": mean,
@@ -31,7 +31,7 @@ def interval(values: Sequence[float]) -> dict[str, Any]:
         "half_width": half,
         "low": mean - half,
         "high": mean + half,
-        "one_more": [mean - wide, mean + wide],
+        "again": [mean - wide, mean + wide],
     }
 
 
