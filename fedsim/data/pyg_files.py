@@ -55,7 +55,7 @@ def parsed(name: str) -> tuple[str, str]:
     """
     family, _, short = name.partition("/")
     if family not in _FAMILIES:
-        raise ConfigError(f"name {name!r}: no family {family!r}{_nearest(family, tuple(_FAMILIES))}.")
+        raise ConfigError(f"name {name!r}: no family {family!r}{_other_family(family)}")
     names = _FAMILIES[family].names
     if names is None:
         if not short or Path(short).name != short:
@@ -68,12 +68,23 @@ def parsed(name: str) -> tuple[str, str]:
     for known in names:
         if known.lower() == short.lower():
             return family, known
-    raise ConfigError(f"name {name!r}: {family} has no {short!r}{_nearest(short, names)}.")
+    raise ConfigError(f"name {name!r}: {family} has no {short!r}{_nearest(short, names)}")
+
+
+def _other_family(word: str) -> str:
+    """What to write where `word` is no family, but perhaps a data set's name."""
+    whole = [
+        f"{family}/{name}"
+        for family, entry in _FAMILIES.items()
+        for name in entry.names or ()
+        if name.lower() == word.lower()
+    ]
+    return f"; did you mean {' or '.join(map(repr, whole))}?" if whole else _nearest(word, tuple(_FAMILIES))
 
 
 def _nearest(word: str, known: tuple[str, ...]) -> str:
     close = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
-    return f"; did you mean {close[0]!r}?" if close else f"; there are {', '.join(known)}"
+    return f"; did you mean {close[0]!r}?" if close else f"; there are {', '.join(known)}."
 
 
 def raw_folder(family: str, name: str, mirror: Path | None) -> tuple[Path, str]:

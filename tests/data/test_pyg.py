@@ -144,9 +144,10 @@ def test_a_failed_download_gives_its_reason(monkeypatch, own_cache):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"name": "Planetoid/Coral"}, r"Planetoid has no 'Coral'; did you mean 'Cora'\?"),
+        ({"name": "Planetoid/Coral"}, r"Planetoid has no 'Coral'; did you mean 'Cora'\?$"),
         ({"name": "Planetiod/Cora"}, r"no family 'Planetiod'; did you mean 'Planetoid'\?"),
-        ({"name": "Cora"}, "no family 'Cora'"),
+        ({"name": "Cora"}, r"no family 'Cora'; did you mean 'Planetoid/Cora' or 'CitationFull/Cora'\?$"),
+        ({"name": "Qq"}, r"no family 'Qq'; there are Planetoid, .*, TUDataset\.$"),
         ({"name": "Actor/film"}, "Actor is a single data set; write 'Actor'"),
         ({"name": "TUDataset"}, "must be TUDataset/NAME"),
         ({"name": "TUDataset/../x"}, "must be TUDataset/NAME"),
