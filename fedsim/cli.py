@@ -15,6 +15,8 @@ import typer
 
 from fedsim.errors import FedsimError
 
+INTERRUPTED = 130
+
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None
 )
@@ -133,9 +135,12 @@ def clear_errors() -> Iterator[None]:
     except FedsimError as error:
         typer.echo("fedsim: " + " ".join(str(error).split()), err=True)
         raise typer.Exit(error.exit_code) from None
+    except OSError as error:  # a full disk, a folder that is gone
+        typer.echo(f"fedsim: {type(error).__name__}: {' '.join(str(error).split())}", err=True)
+        raise typer.Exit(1) from None
     except KeyboardInterrupt:
         typer.echo("fedsim: interrupted; workers were ended. Go on with --resume.", err=True)
-        raise typer.Exit(130) from None
+        raise typer.Exit(INTERRUPTED) from None
     finally:
         signal.signal(signal.SIGTERM, before)
 
@@ -144,4 +149,9 @@ def main() -> None:
     """Entry point of the console script."""
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal without ± shows ? and does not fail
-    app()
+    try:
+        app()
+    except SystemExit as ended:
+        if ended.code == INTERRUPTED:  # a second Ctrl-C has nothing left to end
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+        raise

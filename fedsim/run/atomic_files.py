@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -31,7 +32,7 @@ def _aside(path: Path) -> Path:
 def remove_partial(*folders: Path) -> None:
     """Remove what killed processes left unfinished; nobody may be writing there."""
     for folder in folders:
-        for path in folder.glob(".*.partial"):
+        for path in (*folder.glob(".*.partial"), *folder.glob(".tmp*")):  # the latter are safetensors' own
             path.unlink(missing_ok=True)
 
 
@@ -41,7 +42,10 @@ def save_tensors(
     """Write a safetensors file; every tensor is copied, so views and shared memory are allowed."""
     temporary = _aside(path)
     whole = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
-    save_file(whole, temporary, dict(metadata) if metadata else None)
+    try:
+        save_file(whole, temporary, dict(metadata) if metadata else None)
+    except SafetensorError as error:  # what it says of a full disk
+        raise OSError(f"{path}: {error}") from error
     _commit(temporary, path)
 
 

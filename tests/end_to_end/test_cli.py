@@ -151,6 +151,15 @@ def test_without_a_command_there_is_help(fedsim):
     assert "Commands" in fedsim("--help").out
 
 
+def test_a_full_disk_is_one_line(fedsim, monkeypatch):
+    def full(descriptor):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    done = fedsim("run", "quick.toml")
+    assert (done.code, done.err) == (1, "fedsim: OSError: [Errno 28] No space left on device\n")
+
+
 def test_a_process_of_its_own_ends_with_the_same_codes(spawn, sets):
     done = spawn("run", "quick.toml", *sets("strategy.kind=fedavgg"))
     assert (done.code, done.err.count("\n")) == (2, 1)

@@ -105,3 +105,9 @@ def test_a_header_that_is_not_ours(tmp_path, monkeypatch, change):
     save(path, checkpoint())
     with pytest.raises(CheckpointError, match=r"not a checkpoint of fedsim|has format 2"):
         load(path)
+
+
+def test_what_safetensors_says_of_a_folder_that_is_gone_is_an_error_of_the_system(tmp_path, monkeypatch):
+    monkeypatch.setattr("pathlib.Path.mkdir", lambda *arguments, **options: None)
+    with pytest.raises(OSError, match=r"gone/c\.safetensors: "):
+        save(tmp_path / "gone" / "c.safetensors", checkpoint())
