@@ -18,6 +18,7 @@ $(READY): pyproject.toml
 	  { echo "fedsim needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version 2>&1). Set PYTHON=/path/to/python3.11." >&2; exit 2; }
 	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || \
 	  { echo "$(PYTHON) lacks the venv module. On Debian or Ubuntu: apt-get install python3-venv; on Fedora it comes with python3; or set PYTHON to another interpreter." >&2; exit 2; }
+	@echo "setting up $(VENV): some minutes the first time"
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[test]"
 	@touch $@

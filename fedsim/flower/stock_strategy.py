@@ -11,7 +11,9 @@ checkpointed and resumed like any other; a rule that keeps anything else stops w
 
 import importlib
 import inspect
-from collections.abc import Mapping
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -63,7 +65,8 @@ class StockStrategy:
             ConfigError: the rule would send its clients instructions, or another model.
         """
         layout = Layout((("model", tuple(model.shape), model.dtype),), ())
-        _configured(self._made(), layout, model, round=1, clients=1)
+        with _without_chatter():
+            _configured(self._made(), layout, model, round=1, clients=1)
         return {}
 
     def step(self, state: Tensors, cohort: Cohort, server: Server) -> tuple[Tensors, Decision]:
@@ -77,7 +80,7 @@ class StockStrategy:
         restore(strategy, state)
         seed = int(torch.randint(2**62, (1,), generator=server.rng))
         model = server.model.detach().cpu()
-        with seeded_globals(seed):
+        with seeded_globals(seed), _without_chatter():
             asked = _configured(strategy, cohort.layout, model, cohort.round, len(cohort.partitions))
             replies = _replies(asked, cohort, model)
             try:
@@ -110,6 +113,18 @@ class StockStrategy:
         if not bool(torch.isfinite(new).all()):
             raise RoundError(f"{self._name} made a model that is not finite from replies that are.")
         return new.double() - model.double()
+
+
+@contextmanager
+def _without_chatter() -> Iterator[None]:
+    """Flower logs each sampling and aggregation, of rounds that are ours to report; warnings stay."""
+    logger = logging.getLogger("flwr")
+    before = logger.level
+    logger.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
 
 
 def adapt(target: Any, options: Mapping[str, Any], path: str) -> StockStrategy | None:

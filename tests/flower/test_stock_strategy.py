@@ -1,5 +1,7 @@
 """Flower's own strategies in our round loop."""
 
+import logging
+
 import numpy as np
 import pytest
 import torch
@@ -193,3 +195,12 @@ def test_a_rule_that_fails_is_loud(monkeypatch, rule, message):
     monkeypatch.setattr(StockStrategy, "_made", lambda self: rule())
     with pytest.raises(RoundError, match=message):
         StockStrategy(f"test:{rule.__name__}").step({}, cohort(), server())
+
+
+def test_flowers_log_of_rounds_that_are_ours_stays_silent(caplog):
+    caplog.set_level(logging.INFO, logger="flwr")
+    rule = adapt(stock.FedAvg, {}, "strategy")
+    rule.init(MODEL)
+    rule.step({}, cohort(), server())
+    assert caplog.records == []
+    assert logging.getLogger("flwr").level == logging.INFO
