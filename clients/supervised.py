@@ -67,7 +67,11 @@ class Supervised(WithoutState):
             transform=None if self.clip_norm is None else clip_by_norm(self.clip_norm),
         )
         return LocalProgram(
-            model=model, is_shared=everything, phases=(phase,), keep_optimizer=self.keep_optimizer
+            model=model,
+            is_shared=everything,
+            phases=(phase,),
+            keep_optimizer=self.keep_optimizer,
+            stack=(self, client.spec, round),
         )
 
     def _rows_per_step(self, spec: DataSpec) -> int | None:

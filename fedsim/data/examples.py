@@ -5,6 +5,7 @@ can keep the pool in shared memory; `batch` always makes tensors of its own, whi
 v counts nodes, e directed edges, g graphs, f features, c channels.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor
 
 from fedsim.contracts import Batch
+from fedsim.data.stacked_rows import StackedRows, stacked_rows
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,11 @@ class Rows:
             std=None if self.std is None else self.std.to(device),
             dtype=dtype,
         )
+
+    @staticmethod
+    def together(parts: Sequence["Rows"]) -> StackedRows | None:
+        """The rows of many clients; see `contracts.StackedExamples`."""
+        return stacked_rows(parts)
 
     def part(self, start: int, stop: int) -> "Rows":
         """Rows start..stop-1, as a view."""

@@ -1,6 +1,7 @@
 """What an engine's worker does with an order: train or evaluate its clients, one after the other."""
 
 import traceback
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -11,18 +12,23 @@ from fedsim.contracts import (
     ClientData,
     ClientInfo,
     ClientMethod,
+    Detour,
     Failure,
     FederatedData,
     LocalEvaluation,
     LocalUpdate,
+    StackedExamples,
     Tensors,
 )
 from fedsim.engine.contract import Task, WorkerPlace
 from fedsim.federation import Order, TrainOrder
 from fedsim.params import Layout
+from fedsim.training.client_view import Unstackable
 from fedsim.training.initial import initial_model
 from fedsim.training.received import Received
 from fedsim.training.sequential import evaluate_client, train_client
+from fedsim.training.stacked import Member, member, train_stacked
+from fedsim.training.stacked_lists import together
 
 
 @dataclass(frozen=True)
@@ -33,11 +39,13 @@ class TrainingSetup:
         method: what the clients do.
         seed: of the run.
         dtype: of the data's floating-point inputs; that of the method's model.
+        stacked: train the clients of a task at once where their programs allow it (T2).
     """
 
     method: ClientMethod
     seed: int
     dtype: torch.dtype = torch.float32
+    stacked: bool = False
 
     def __call__(self, data: FederatedData, place: WorkerPlace) -> "TrainingHandler":
         """A handler on the worker's device."""
@@ -70,8 +78,52 @@ class TrainingHandler:
             task: partitions, and each one's private tensors or None.
         """
         if isinstance(broadcast, TrainOrder):
+            if self.setup.stacked and len(task.items) > 1:
+                return self._stacked(broadcast, task)
             return [self._client(train_client, broadcast, *one) for one in _pairs(task)]
         return [self._client(evaluate_client, broadcast, *one) for one in _pairs(task)]
+
+    def _stacked(self, order: TrainOrder, task: Task) -> list[LocalUpdate | Failure]:
+        """Clients with equal keys at once; those that cannot, or a stack that raised, one by one."""
+        found: dict[int, LocalUpdate | Failure] = {}
+        detours: dict[int, Detour] = {}
+        for members in self._stacks(order, task):
+            try:
+                here, received = self._here(order)
+                updates = train_stacked(
+                    self.setup.method,
+                    members,
+                    here,
+                    self.setup.seed,
+                    received=received,
+                    together=self._together,
+                )
+                found |= {update.partition: update for update in updates}
+            except Exception as error:
+                detour = _detour(error)
+                detours |= {one.client.partition: detour for one in members}
+        for partition, private in _pairs(task):
+            if partition not in found:
+                alone = self._client(train_client, order, partition, private)
+                if isinstance(alone, LocalUpdate):
+                    alone = replace(alone, detour=detours.get(partition, _ALONE))
+                found[partition] = alone
+        return [found[partition] for partition in task.items]
+
+    def _stacks(self, order: TrainOrder, task: Task) -> list[list[Member]]:
+        """Clients that may be stacked, by key; one whose program raises is left to run alone and say so."""
+        stacks: defaultdict[Any, list[Member]] = defaultdict(list)
+        for partition, private in _pairs(task):
+            try:
+                one = member(self.setup.method, self._info(partition), order, private, self.setup.seed)
+                if one.key is not None:
+                    stacks[one.key].append(one)
+            except Exception:
+                continue
+        return list(stacks.values())
+
+    def _together(self, clients: Sequence[ClientInfo]) -> StackedExamples:
+        return together([client.data.train for client in clients])
 
     def _client(
         self, act: Callable[..., Any], order: Order, partition: int, private: Tensors | None
@@ -116,6 +168,13 @@ class TrainingHandler:
 
 def _pairs(task: Task) -> list[tuple[int, Tensors | None]]:
     return list(zip(task.items, task.payloads, strict=True))
+
+
+_ALONE = Detour("its program has no `stack` key", failed=False)
+
+
+def _detour(error: Exception) -> Detour:
+    return Detour(str(error) if isinstance(error, Unstackable) else _one_line(error), not isinstance(error, Unstackable))
 
 
 def _one_line(error: Exception) -> str:
