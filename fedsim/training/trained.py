@@ -59,7 +59,7 @@ class Trained:
             phase: gives each name its optimiser.
             tensors: all tensors of the client, or of all clients ([c, ...] each); not changed.
             names: of the tensors to train, at least one.
-            saved: optimiser state of an earlier round, one entry per run; empty for a fresh start.
+            saved: optimiser state of an earlier round, one entry per run with state; empty: a fresh start.
             whole: a vector that holds just these tensors already; it is copied at once.
             clients: c, or None for one client.
 
@@ -174,30 +174,31 @@ def _runs(
             stretches[-1] = (optimizer, stretches[-1][1] + size)
         else:
             stretches.append((optimizer, size))
-    if saved and len(saved) != len(stretches):
-        raise RoundError(
-            f"keep_optimizer: the phase has {len(stretches)} groups of trained tensors, "
-            f"but the client kept the optimizer state of {len(saved)}."
-        )
     runs, start = [], 0
-    for number, (optimizer, size) in enumerate(stretches):
+    for optimizer, size in stretches:
         values = vector.narrow(-1, start, size)
         fresh = optimizer.init(values)
         if values.dim() == 2:  # scalars become [c, 1], so that every client counts its own steps
             fresh = {n: t.expand(len(values), 1).clone() if t.dim() == 0 else t for n, t in fresh.items()}
-        state = _restored(fresh, saved[number]) if saved else fresh
-        runs.append(Run(start, values, optimizer, state))
+        runs.append(Run(start, values, optimizer, fresh))
         start += size
+    _restore([run.state for run in runs if run.state], saved)
     return tuple(runs)
 
 
-def _restored(fresh: dict[str, Tensor], saved: Tensors) -> dict[str, Tensor]:
-    """A copy of the saved state on the device and in the types of the fresh one."""
-    for name, tensor in fresh.items():
-        found = tuple(saved[name].shape) if name in saved else None
-        if found != tuple(tensor.shape):
-            raise RoundError(
-                f"keep_optimizer: state {name!r} should have shape {tuple(tensor.shape)}, found {found}: "
-                "the trained tensors or the optimizer changed between rounds."
-            )
-    return {name: tensor.copy_(saved[name]) for name, tensor in fresh.items()}
+def _restore(fresh: Sequence[dict[str, Tensor]], saved: Sequence[Tensors]) -> None:
+    """Write the saved state, if there is any, into the fresh one; runs without state are left out."""
+    if saved and len(saved) != len(fresh):
+        raise RoundError(
+            f"keep_optimizer: the phase has {len(fresh)} groups of trained tensors, "
+            f"but the client kept the optimizer state of {len(saved)}."
+        )
+    for state, kept in zip(fresh, saved, strict=False):
+        for name, tensor in state.items():
+            found = tuple(kept[name].shape) if name in kept else None
+            if found != tuple(tensor.shape):
+                raise RoundError(
+                    f"keep_optimizer: state {name!r} should have shape {tuple(tensor.shape)}, found {found}: "
+                    "the trained tensors or the optimizer changed between rounds."
+                )
+            tensor.copy_(kept[name])
