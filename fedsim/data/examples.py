@@ -7,12 +7,14 @@ v counts nodes, e directed edges, g graphs, f features, c channels.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from fedsim.contracts import Batch
+from fedsim.data.stacked_graphs import StackedGraphs, StackedNodes
 from fedsim.data.stacked_rows import StackedRows, stacked_rows
 
 
@@ -109,6 +111,17 @@ class Nodes:
         """[n] int64, of the nodes that count."""
         return self.y.index_select(0, self.index)
 
+    @cached_property
+    def nonzero(self) -> tuple[Tensor, Tensor]:
+        """([z, 2] node and feature, [z] value) of all features that are not zero, row by row."""
+        places = self.x.nonzero()
+        return places, self.x[places[:, 0], places[:, 1]]
+
+    @staticmethod
+    def together(parts: Sequence["Nodes"]) -> StackedNodes:
+        """The graphs of many clients; see `contracts.StackedExamples`."""
+        return StackedNodes(parts)
+
     def to(self, device: torch.device, dtype: torch.dtype) -> "Nodes":
         """The same nodes elsewhere."""
         names = ("x", "edge_index", "y", "index")
@@ -158,6 +171,11 @@ class Graphs:
     def labels(self) -> Tensor:
         """[g] int64."""
         return self.y.clone()
+
+    @staticmethod
+    def together(parts: Sequence["Graphs"]) -> StackedGraphs:
+        """The graphs of many clients; see `contracts.StackedExamples`."""
+        return StackedGraphs(parts)
 
     def to(self, device: torch.device, dtype: torch.dtype) -> "Graphs":
         """The same graphs elsewhere."""
