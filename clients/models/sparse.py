@@ -1,11 +1,12 @@
 """Products with a constant sparse matrix, whose transpose is laid out once for the gradient."""
 
-import warnings
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from fedsim.data.compressed import compressed
 
 
 @dataclass(frozen=True)
@@ -44,12 +45,6 @@ class _Product(torch.autograd.Function):
 
 
 def _compressed(rows: Tensor, columns: Tensor, values: Tensor, shape: tuple[int, int]) -> Tensor:
-    """CSR with 32-bit places where they fit, as MKL's products want them."""
     keys, places = torch.unique(rows * shape[1] + columns, return_inverse=True)
     summed = values.new_zeros(len(keys)).index_add_(0, places, values)
-    filled = torch.bincount(keys // shape[1], minlength=shape[0])
-    ends = torch.cat([filled.new_zeros(1), filled.cumsum(0)])
-    kind = torch.int32 if max(*shape, len(keys)) < 2**31 else torch.int64
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Sparse CSR tensor support is in beta")
-        return torch.sparse_csr_tensor(ends.to(kind), (keys % shape[1]).to(kind), summed, size=shape)
+    return compressed(keys // shape[1], keys % shape[1], summed, shape)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from fedsim.contracts import Batch, StackedBatch
+from fedsim.data.compressed import compressed
 
 if TYPE_CHECKING:
     from fedsim.data.examples import Graphs, Nodes
@@ -138,14 +139,8 @@ class _Features:
     def _blocks(self, places: Sequence[Tensor], values: Sequence[Tensor]) -> Tensor:
         rows = torch.cat([place[:, 0] + row * self.slots for row, place in enumerate(places)])
         columns = torch.cat([place[:, 1] + row * self.width for row, place in enumerate(places)])
-        filled = torch.bincount(rows, minlength=self.clients * self.slots)
-        ends = torch.cat([filled.new_zeros(1), filled.cumsum(0)])
-        return torch.sparse_csr_tensor(
-            ends,
-            columns,
-            torch.cat(list(values)).to(self.dtype),
-            size=(self.clients * self.slots, self.clients * self.width),
-        )
+        shape = (self.clients * self.slots, self.clients * self.width)
+        return compressed(rows, columns, torch.cat(list(values)).to(self.dtype), shape)
 
 
 def _slots_of(counts: Sequence[int], slots: int, device: torch.device) -> Tensor:

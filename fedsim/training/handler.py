@@ -17,7 +17,6 @@ from fedsim.contracts import (
     FederatedData,
     LocalEvaluation,
     LocalUpdate,
-    StackedExamples,
     Tensors,
 )
 from fedsim.engine.contract import Task, WorkerPlace
@@ -25,10 +24,10 @@ from fedsim.federation import Order, TrainOrder
 from fedsim.params import Layout
 from fedsim.training.client_view import Unstackable
 from fedsim.training.initial import initial_model
+from fedsim.training.kept_stacks import KeptStacks
 from fedsim.training.received import Received
 from fedsim.training.sequential import evaluate_client, train_client
 from fedsim.training.stacked import Member, member, train_stacked
-from fedsim.training.stacked_lists import together
 
 
 @dataclass(frozen=True)
@@ -70,6 +69,9 @@ class TrainingHandler:
     _clients: dict[int, ClientInfo] = field(default_factory=dict)
     _received: tuple[Order, Order, Received] | None = None
 
+    def __post_init__(self) -> None:
+        self._stacked_examples = KeptStacks(len(self.data.clients))
+
     def run(self, broadcast: Order, task: Task) -> Sequence[LocalUpdate | LocalEvaluation | Failure]:
         """One result per partition of the task; a client that raises becomes a `Failure`.
 
@@ -96,7 +98,7 @@ class TrainingHandler:
                     here,
                     self.setup.seed,
                     received=received,
-                    together=self._together,
+                    together=self._stacked_examples,
                 )
                 found |= {update.partition: update for update in updates}
             except Exception as error:
@@ -121,9 +123,6 @@ class TrainingHandler:
             except Exception:
                 continue
         return list(stacks.values())
-
-    def _together(self, clients: Sequence[ClientInfo]) -> StackedExamples:
-        return together([client.data.train for client in clients])
 
     def _client(
         self, act: Callable[..., Any], order: Order, partition: int, private: Tensors | None

@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -98,7 +98,7 @@ def federation(parts: list[Any], spec: DataSpec) -> FederatedData:
 DATA = {
     "table": rows(6),
     "images": rows(1, 8, 8),
-    "images without single rows": rows(1, 8, 8, single=False),
+    "images without single rows": rows(1, 16, 16, single=False),
     "nodes": nodes(0.8),
     "sparse nodes": nodes(0.06),
     "graphs": graphs(0.8),
@@ -216,7 +216,15 @@ def test_tiers_agree_in_float64(case: Case) -> None:
             assert b.metrics["train_loss"].total == pytest.approx(a.metrics["train_loss"].total, rel=1e-9)
 
 
-@pytest.mark.parametrize("case", [case for case in ALL if case.optimizer == "sgd"], ids=str)
+def gentle(case: Case) -> Case:
+    """BatchNorm over few values amplifies rounding a thousandfold: in float32 at a tenth of the rate."""
+    if "norm" not in dict(case.model_options):
+        return case
+    slower = [(k, v / 10 if k == "learning_rate" else v) for k, v in case.optimizer_options]
+    return replace(case, optimizer_options=tuple(slower))
+
+
+@pytest.mark.parametrize("case", [gentle(case) for case in ALL if case.optimizer == "sgd"], ids=str)
 def test_tiers_agree_in_float32(case: Case) -> None:
     method, data = case.method(torch.float32), DATA[case.data]
     expected, _ = play(method, data, torch.float32, stacked=False)
