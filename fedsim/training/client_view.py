@@ -56,7 +56,12 @@ def call_stacked(
         drawn = dict(zip(noise, tensors[count:], strict=True)) or None
         return forward(dict(zip(names, tensors[:count], strict=True)), stacked, drawn)
 
-    result: Tensor = _AllClients.apply(all_clients, *values, *noise.values())  # type: ignore[no-untyped-call]
+    return on_all_clients(all_clients, *values, *noise.values())
+
+
+def on_all_clients(function: Callable[[Sequence[Tensor]], Tensor], *mapped: Tensor) -> Tensor:
+    """`function` of the tensors of all clients at once ([k, ...]), from inside a map over clients."""
+    result: Tensor = _AllClients.apply(function, *mapped)  # type: ignore[no-untyped-call]
     return result
 
 

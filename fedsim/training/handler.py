@@ -1,8 +1,8 @@
 """What an engine's worker does with an order: train or evaluate its clients, one after the other."""
 
 import traceback
-from collections import defaultdict
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -27,7 +27,7 @@ from fedsim.training.initial import initial_model
 from fedsim.training.kept_stacks import KeptStacks
 from fedsim.training.received import Received
 from fedsim.training.sequential import evaluate_client, train_client
-from fedsim.training.stacked import Member, member, train_stacked
+from fedsim.training.stacked import Census, Member, train_stacked
 
 
 @dataclass(frozen=True)
@@ -113,16 +113,12 @@ class TrainingHandler:
         return [found[partition] for partition in task.items]
 
     def _stacks(self, order: TrainOrder, task: Task) -> list[list[Member]]:
-        """Clients that may be stacked, by key; one whose program raises is left to run alone and say so."""
-        stacks: defaultdict[Any, list[Member]] = defaultdict(list)
+        """Clients that may be stacked; one whose program raises is left to run alone and say so."""
+        census = Census(self.setup.method, order.round, self.setup.seed)
         for partition, private in _pairs(task):
-            try:
-                one = member(self.setup.method, self._info(partition), order, private, self.setup.seed)
-                if one.key is not None:
-                    stacks[one.key].append(one)
-            except Exception:
-                continue
-        return list(stacks.values())
+            with suppress(Exception):
+                census.add(self._info(partition), private)
+        return list(census.stacks.values())
 
     def _client(
         self, act: Callable[..., Any], order: Order, partition: int, private: Tensors | None

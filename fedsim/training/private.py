@@ -74,10 +74,20 @@ def _state(run: Run) -> dict[str, Tensor]:
     return {key: value.view(len(value), *of_one[key].shape) for key, value in run.state.items()}
 
 
-def _check(found: Tensors, template: Tensors, program: LocalProgram) -> None:
-    for name, value in found.items():
+def refuse_reserved(private: Tensors) -> None:
+    """Refuse private tensors of a method that are named like optimiser state.
+
+    Raises:
+        RoundError: with the first such name.
+    """
+    for name in private:
         if name.startswith(OPTIMIZER_PREFIX):
             raise RoundError(f"Private tensor {name!r}: names under {OPTIMIZER_PREFIX!r} are reserved.")
+
+
+def _check(found: Tensors, template: Tensors, program: LocalProgram) -> None:
+    refuse_reserved(found)
+    for name, value in found.items():
         if name not in template:
             continue
         if program.is_shared(name):

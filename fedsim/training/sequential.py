@@ -17,7 +17,7 @@ from fedsim.metrics import Sum
 from fedsim.training.evaluate import evaluate
 from fedsim.training.functional import parameter_names, shared_layout, tensors_on
 from fedsim.training.local_run import LocalRun
-from fedsim.training.private import OPTIMIZER_PREFIX, optimizer_state, private_tensors, saved_optimizer
+from fedsim.training.private import optimizer_state, private_tensors, refuse_reserved, saved_optimizer
 from fedsim.training.received import Received
 from fedsim.training.returned import returned
 from fedsim.training.trained import Trained
@@ -120,9 +120,7 @@ def _update(method: ClientMethod, run: LocalRun, trained: Sequence[Trained]) -> 
     after, context, layout = run.tensors, run.context, run.received.layout
     own = {name: after[name] for name in context.private}
     uplink, private = method.finish(context.anchor, after, own, context.downlink, run.steps)
-    for name in private:
-        if name.startswith(OPTIMIZER_PREFIX):
-            raise RoundError(f"Private tensor {name!r}: names under {OPTIMIZER_PREFIX!r} are reserved.")
+    refuse_reserved(private)
     kept = optimizer_state(trained) if run.program.keep_optimizer else {}
     return LocalUpdate(
         partition=run.client.partition,

@@ -4,9 +4,9 @@ Clients whose programs have the same `stack` key, and private tensors of the sam
 the first one's closures. The random streams are those of T1, and so are the results within rounding.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,8 +15,14 @@ from fedsim.contracts import ClientInfo, ClientMethod, Context, LocalProgram, Lo
 from fedsim.errors import RoundError
 from fedsim.federation import TrainOrder
 from fedsim.metrics import Sum
-from fedsim.training.functional import parameter_names, shared_layout, tensors_on
-from fedsim.training.private import OPTIMIZER_PREFIX, optimizer_state, private_tensors, saved_optimizer
+from fedsim.training.functional import model_tensors, parameter_names, shared_layout, tensors_on
+from fedsim.training.private import (
+    OPTIMIZER_PREFIX,
+    optimizer_state,
+    private_tensors,
+    refuse_reserved,
+    saved_optimizer,
+)
 from fedsim.training.received import Received
 from fedsim.training.returned import returned
 from fedsim.training.stacked_run import StackedRun
@@ -26,49 +32,72 @@ _CPU = torch.device("cpu")
 Together = Callable[[Sequence[ClientInfo]], StackedExamples]
 
 
-@dataclass(frozen=True)
-class Member:
+class Member(NamedTuple):
     """A client with its program and what it kept.
 
     Attributes:
         client: its number and data.
+        size: its training examples.
         program: of the round.
         private: its private tensors at the start of the round, without optimiser state.
         kept: what its last round left, optimiser state included; None at first use.
     """
 
     client: ClientInfo
+    size: int
     program: LocalProgram
     private: Tensors
     kept: Tensors | None
 
-    @property
-    def size(self) -> int:
-        """Its training examples."""
-        return len(self.client.data.train)
 
-    @property
-    def key(self) -> Any:
-        """Members with equal keys may be stacked; None: this one may not."""
-        if self.program.stack is None:
-            return None
-        state = {n: v for n, v in (self.kept or {}).items() if n.startswith(OPTIMIZER_PREFIX)}
-        shapes = tuple((n, v.shape, v.dtype) for n, v in (*self.private.items(), *state.items()))
-        return self.program.stack, shapes, type(self.client.data.train)
+class Census:
+    """Sorts the clients of a task into stacks: those with equal keys and alike private tensors."""
+
+    def __init__(self, method: ClientMethod, round: int, seed: int) -> None:
+        """Ask `method` for the programs of `round`."""
+        self._method, self._round, self._seed = method, round, seed
+        self._programs: dict[int, _Known] = {}  # by identity: methods may return one program for many
+        self._numbers: dict[Hashable, int] = {}
+        self.stacks: dict[Hashable, list[Member]] = {}
+
+    def add(self, client: ClientInfo, kept: Tensors | None) -> None:
+        """Find the client's stack; one whose program has no key joins none.
+
+        Raises:
+            RoundError: as `train_client` does.
+        """
+        size = len(client.data.train)
+        if not size:
+            raise RoundError(f"Client {client.partition} has no training examples, so it cannot train.")
+        program = self._method.program(client, self._round)
+        known = self._programs.get(id(program)) or self._known(program)
+        if known.number is None:
+            return
+        private: Tensors = {}
+        if kept is None or kept or not known.shares_all:
+            private = private_tensors(self._method, client, program, kept, self._seed)
+        shapes = tuple((n, v.shape, v.dtype) for n, v in private.items())
+        if kept:
+            state = [(n, v) for n, v in kept.items() if n.startswith(OPTIMIZER_PREFIX)]
+            shapes += tuple((n, v.shape, v.dtype) for n, v in state)
+        key = (known.number, type(client.data.train), shapes)
+        self.stacks.setdefault(key, []).append(Member(client, size, program, private, kept))
+
+    def _known(self, program: LocalProgram) -> "_Known":
+        number = None
+        if program.stack is not None:
+            number = self._numbers.setdefault(program.stack, len(self._numbers))
+        shares_all = all(program.is_shared(name) for name in model_tensors(program.model))
+        found = self._programs[id(program)] = _Known(program, number, shares_all)
+        return found
 
 
-def member(
-    method: ClientMethod, client: ClientInfo, order: TrainOrder, kept: Tensors | None, seed: int
-) -> Member:
-    """A client at the start of a round.
+class _Known(NamedTuple):
+    """A program (kept alive, so that its identity stays its own), its key's number, is all of it shared?"""
 
-    Raises:
-        RoundError: as `train_client` does.
-    """
-    if not len(client.data.train):
-        raise RoundError(f"Client {client.partition} has no training examples, so it cannot train.")
-    program = method.program(client, order.round)
-    return Member(client, program, private_tensors(method, client, program, kept, seed), kept)
+    program: LocalProgram
+    number: int | None
+    shares_all: bool
 
 
 def train_stacked(
@@ -150,42 +179,46 @@ def _saved(members: Sequence[Member], phase: int) -> list[dict[str, Tensor]]:
 def _updates(
     method: ClientMethod, run: StackedRun, members: Sequence[Member], trained: Sequence[Trained]
 ) -> list[LocalUpdate]:
-    clients, layout, private = len(members), run.received.layout, run.context.private
-    after = _rows({name: run.stacked(name) for name in run.order}, clients)
-    kept = _rows(optimizer_state(trained) if run.program.keep_optimizer else {}, clients)
-    moved = _moved(run, trained).to(_CPU).unbind(0)
-    totals = run.losses.tolist()
+    clients, layout, context = len(members), run.received.layout, run.context
+    after = {name: run.stacked(name) for name in run.order}
+    kept = optimizer_state(trained) if run.program.keep_optimizer else {}
+    moved, totals = _moved(run, trained).to(_CPU).unbind(0), run.losses.tolist()
     updates = []
-    for place, one in enumerate(members):
-        own = {name: after[place][name] for name in private}
-        context = run.context
-        uplink, left = method.finish(
-            context.anchor, after[place], own, context.downlink, run.steps[place]
-        )
-        for name in left:
-            if name.startswith(OPTIMIZER_PREFIX):
-                raise RoundError(f"Private tensor {name!r}: names under {OPTIMIZER_PREFIX!r} are reserved.")
+    for place, one in zip(range(clients), members, strict=True):
+        tensors = _Row(after, place)
+        own = {name: tensors[name] for name in context.private}
+        uplink, left = method.finish(context.anchor, tensors, own, context.downlink, run.steps[place])
+        refuse_reserved(left)
         updates.append(
             LocalUpdate(
                 partition=one.client.partition,
                 update=moved[place],
-                integers=returned(layout.integers_of(after[place])) if layout.integers else {},
+                integers=returned(layout.integers_of(tensors)) if layout.integers else {},
                 examples=one.size,
                 steps=run.steps[place],
                 uplink=returned(uplink),
                 metrics={"train_loss": Sum(totals[place], float(run.counts[place]))},
-                private=returned({**left, **kept[place]}),
+                private=returned({**left, **_Row(kept, place)}),
             )
         )
     return updates
 
 
-def _rows(stacked: Tensors, clients: int) -> list[dict[str, Tensor]]:
-    """A client's part of each tensor, for every client; views."""
-    if not stacked:
-        return [{} for _ in range(clients)]
-    columns = [value.unbind(0) for value in stacked.values()]
-    return [dict(zip(stacked, row, strict=True)) for row in zip(*columns, strict=True)]
+@dataclass(frozen=True)
+class _Row(Mapping[str, Tensor]):
+    """One client's part of stacked tensors; views, made when asked for."""
+
+    stacked: Tensors
+    place: int
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self.stacked[name][self.place]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.stacked)
+
+    def __len__(self) -> int:
+        return len(self.stacked)
 
 
 def _moved(run: StackedRun, trained: Sequence[Trained]) -> Tensor:
