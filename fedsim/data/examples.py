@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fedsim.contracts import Batch
 from fedsim.data.stacked_graphs import StackedGraphs, StackedNodes
-from fedsim.data.stacked_rows import StackedRows, stacked_rows
+from fedsim.data.stacked_rows import Place, StackedRows, stacked_rows
 
 
 @dataclass(frozen=True)
@@ -66,6 +66,11 @@ class Rows:
             std=None if self.std is None else self.std.to(device),
             dtype=dtype,
         )
+
+    @cached_property
+    def place(self) -> Place:
+        """Where the rows lie in the memory that clients share."""
+        return Place.of(self)
 
     @staticmethod
     def together(parts: Sequence["Rows"]) -> StackedRows | None:

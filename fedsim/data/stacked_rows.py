@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -46,42 +46,52 @@ class StackedRows:
 
 def stacked_rows(parts: Sequence["Rows"]) -> StackedRows | None:
     """One pool for all parts: the memory they already share, or else a copy; None where they do not fit."""
-    first = parts[0]
-    for part in parts[1:]:
-        if part.x.shape[1:] != first.x.shape[1:] or part.x.dtype != first.x.dtype or part.dtype != first.dtype:
-            return None
-        if not (_same(part.mean, first.mean) and _same(part.std, first.std)):
-            return None
-    (x, starts), (y, label_starts) = _pooled([p.x for p in parts]), _pooled([p.y for p in parts])
-    if starts != label_starts:
-        x, starts = _copied([p.x for p in parts])
-        y, _ = _copied([p.y for p in parts])
+    first, places = parts[0], [part.place for part in parts]
+    sizes = [place.size for place in places]
+    if all(place.memory == places[0].memory for place in places):
+        starts = [place.start for place in places]
+        end = max(start + size for start, size in zip(starts, sizes, strict=True))
+        x, y = _from_the_start(first.x, end), _from_the_start(first.y, end)
+    elif all(_fits(part, first) for part in parts):
+        ends = torch.tensor([0, *sizes]).cumsum(0)
+        starts = ends[:-1].tolist()
+        x, y = torch.cat([part.x for part in parts]), torch.cat([part.y for part in parts])
+    else:
+        return None
     pool = type(first)(x, y, first.mean, first.std, first.dtype)
-    return StackedRows(pool, torch.tensor(starts, device=y.device), [len(part) for part in parts])
+    return StackedRows(pool, torch.tensor(starts, device=y.device), sizes)
+
+
+class Place(NamedTuple):
+    """Where rows lie: in which memory (and laid out how), from which row on, how many."""
+
+    memory: tuple[Any, ...]
+    start: int
+    size: int
+
+    @classmethod
+    def of(cls, rows: "Rows") -> "Place":
+        """Rows with equal `memory` are stretches of one pool."""
+        x, y, size = rows.x, rows.y, len(rows.y)
+        step, label_step = max(x.stride(0), 1), max(y.stride(0), 1)
+        start, skipped = divmod(x.storage_offset(), step)
+        layout = (x.dtype, x.shape[1:], x.stride(), y.stride(), skipped, y.storage_offset() - start * label_step)
+        memory = (x.untyped_storage().data_ptr(), y.untyped_storage().data_ptr())
+        scale = [None if one is None else (one.data_ptr(), one.shape) for one in (rows.mean, rows.std)]
+        return cls((memory, layout, scale, rows.dtype), start, size)
+
+
+def _from_the_start(part: Tensor, rows: int) -> Tensor:
+    """The first `rows` rows of the memory that a part is a stretch of."""
+    return part.as_strided((rows, *part.shape[1:]), part.stride(), part.storage_offset() % max(part.stride(0), 1))
+
+
+def _fits(part: "Rows", first: "Rows") -> bool:
+    alike = (part.x.shape[1:], part.x.dtype, part.dtype) == (first.x.shape[1:], first.x.dtype, first.dtype)
+    return alike and _same(part.mean, first.mean) and _same(part.std, first.std)
 
 
 def _same(one: Tensor | None, other: Tensor | None) -> bool:
     if one is None or other is None:
         return one is other
-    return one is other or (one.data_ptr() == other.data_ptr() and one.shape == other.shape) or torch.equal(one, other)
-
-
-def _pooled(parts: Sequence[Tensor]) -> tuple[Tensor, list[int]]:
-    """(the memory from the lowest part to the highest, each part's first row in it)."""
-    first = parts[0]
-    storage, stride = first.untyped_storage().data_ptr(), first.stride()
-    offsets = [part.storage_offset() for part in parts]
-    lowest, step = min(offsets), stride[0]
-    together = step > 0 and all(
-        part.untyped_storage().data_ptr() == storage and part.stride() == stride for part in parts
-    )
-    if not together or any((offset - lowest) % step for offset in offsets):
-        return _copied(parts)
-    starts = [(offset - lowest) // step for offset in offsets]
-    rows = max(start + len(part) for start, part in zip(starts, parts, strict=True))
-    return first.as_strided((rows, *first.shape[1:]), stride, lowest), starts
-
-
-def _copied(parts: Sequence[Tensor]) -> tuple[Tensor, list[int]]:
-    ends = torch.tensor([0, *(len(part) for part in parts)]).cumsum(0)
-    return torch.cat(list(parts)), ends[:-1].tolist()
+    return one is other or torch.equal(one, other)
