@@ -9,14 +9,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from io import TextIOWrapper
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from fedsim.errors import FedsimError
-
-if TYPE_CHECKING:
-    from fedsim.runner import Outcome
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None
@@ -49,16 +46,12 @@ def run_command(
     """Run an experiment: all seeds, a table, and a folder with everything behind it."""
     with clear_errors():
         from fedsim.launch import launch
+        from fedsim.run.runner import exit_code
 
         outcomes = launch(
             file, overrides, out=out, resume=resume, talk=not (quiet or as_json), as_json=as_json
         )
-        raise typer.Exit(_exit_code(outcomes))
-
-
-def _exit_code(outcomes: "list[Outcome]") -> int:
-    codes = {outcome.exit_code for outcome in outcomes}
-    return 1 if 1 in codes else max(codes)
+        raise typer.Exit(exit_code(outcomes))
 
 
 @app.command("check")
@@ -109,8 +102,8 @@ def app_command(
     """Run somebody else's Flower app on fedsim's engine, unmodified."""
     with clear_errors():
         from fedsim.engine.options import EngineOptions
-        from fedsim.flower.app_result import summary_lines
-        from fedsim.flower.foreign_app import run_app
+        from fedsim.flower.foreign.app import run_app
+        from fedsim.flower.foreign.result import summary_lines
 
         known: Any = backend  # the options refuse anything else
         options = EngineOptions(backend=known, workers=workers, device=device, deadline=deadline)

@@ -9,16 +9,16 @@ from typing import Any
 
 from rich.console import Console
 
-from fedsim.atomic_files import finite
 from fedsim.config import Experiment, load
 from fedsim.plugins import search_in
 from fedsim.report.curves import draw_curves
 from fedsim.report.progress import LiveProgress, PlainProgress
 from fedsim.report.tables import print_outcomes
-from fedsim.run_directory import RunDirectory, fresh_folder, latest_folder
-from fedsim.runner import Observer, Outcome, Silent, run
-from fedsim.summary import summary_of
-from fedsim.transports import LocalTransport
+from fedsim.run.atomic_files import finite
+from fedsim.run.directory import RunDirectory, fresh_folder, latest_folder
+from fedsim.run.runner import Observer, Outcome, Silent, run
+from fedsim.run.summary import summary_of
+from fedsim.run.transports import LocalTransport
 
 PLAIN_WIDTH = 120  # columns, where the output is not a terminal
 

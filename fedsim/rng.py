@@ -37,12 +37,20 @@ def seeded_globals(seed: int) -> Iterator[None]:
     """
     python_state = random.getstate()
     numpy_state = np.random.get_state()  # noqa: NPY002
-    with torch.random.fork_rng():
+    cards = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
+    with torch.random.fork_rng(devices=cards):
         random.seed(seed)
         np.random.seed(seed % 2**32)  # noqa: NPY002
-        torch.manual_seed(seed)
+        _seed_torch(seed)
         try:
             yield
         finally:
             random.setstate(python_state)
             np.random.set_state(numpy_state)  # noqa: NPY002
+
+
+def _seed_torch(seed: int) -> None:
+    """As `torch.manual_seed`, which without CUDA keeps a stack trace of every call for good."""
+    torch.default_generator.manual_seed(seed)
+    if torch.cuda.is_available():
+        torch.cuda.manual_seed_all(seed)

@@ -10,7 +10,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("fedsim", "strategies", "clients", "attacks")
 SIBLINGS = PACKAGES[1:]
 CORE = {"errors", "contracts", "params", "metrics", "rng", "threat", "federation"}
-FRAME = {"errors", "toml", "config", "plugins"}
+FRAME = {"errors", "toml", "config_tables", "config", "plugins"}
 
 
 def module_of(path: Path) -> str:

@@ -31,7 +31,7 @@ class Iid:
 
 @dataclass(frozen=True, kw_only=True)
 class Dirichlet:
-    """Each class is divided in proportions drawn from a symmetric Dirichlet (Hsu et al. 2019).
+    """Each class is divided in proportions drawn from a symmetric Dirichlet (Yurochkin et al. 2019).
 
     Attributes:
         alpha: concentration; small: few classes per client, large: close to iid.

@@ -64,6 +64,10 @@ class Engine(Protocol):
         """
         ...
 
+    def take_packing(self) -> float:
+        """Seconds since the last call that the driver spent packing tasks and unpacking results."""
+        ...
+
     def close(self) -> None:
         """End all workers; safe to call twice."""
         ...

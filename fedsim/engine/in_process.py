@@ -1,7 +1,7 @@
 """One worker that is the driver itself: no process, no pickling, and no protection.
 
-A client that ends its process ends the run, and a deadline cannot be enforced; two workers or more, or the
-Ray backend, are protected against both.
+A client that ends its process ends the run, and a deadline cannot be enforced (`start` therefore takes a
+process of its own where one is set); two workers or more, or the Ray backend, are protected against both.
 """
 
 from collections.abc import Mapping, Sequence
@@ -54,6 +54,10 @@ class DriverEngine:
             for task in tasks:
                 results.update(zip(task.items, self._run_task(broadcast, task, round), strict=True))
         return results
+
+    def take_packing(self) -> float:
+        """Nothing is packed."""
+        return 0.0
 
     def close(self) -> None:
         """Let go of handler and data; safe to call twice."""

@@ -2,6 +2,7 @@
 
 import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 import torch
@@ -9,6 +10,8 @@ import torch
 from fedsim.errors import ConfigError, WorkerError
 
 MOST_DEFAULT_WORKERS = 8
+WORKER_MEMORY = {"in-process": 100 * 2**20, "ray": 250 * 2**20}
+"""Bytes of a worker's own before it trains anything: a forked process, an actor with its imports."""
 
 
 def usable_cores() -> int:
@@ -23,14 +26,14 @@ class EngineOptions:
     """Who runs the clients.
 
     Attributes:
-        backend: `in-process`: one worker is the driver itself, several are processes of its own;
-            `ray`: actors, on this machine or on a cluster.
+        backend: `in-process`: one worker without a deadline is the driver itself, others are processes of
+            its own; `ray`: actors, on this machine or on a cluster.
         workers: how many; None: one per usable core, 8 at most. Results never depend on it.
         device: `auto` takes CUDA where there is one; `cuda` deals the cards out in turn.
         gpus_per_worker: share of a card that one worker is given; `auto`: all cards divided evenly.
         address: a running Ray cluster to join, such as `auto` or `10.0.0.1:6379`; None: start one.
-        deadline: seconds that one worker may take for its share of a round; None: no limit. It cannot
-            be enforced on a single in-process worker, since that is the driver.
+        deadline: seconds that one worker may take for its share of a round; None: no limit. A client that
+            hangs takes it three times: in its chunk, in the chunk's second trial, and alone.
     """
 
     backend: Literal["in-process", "ray"] = "in-process"
@@ -69,6 +72,34 @@ class EngineOptions:
             )
         if self.backend == "ray" and index not in ("", "0"):
             raise ConfigError(f"Ray deals out the cards: engine.device = 'cuda', not {self.device!r}.")
+
+
+def check_memory(options: EngineOptions, available: int | None) -> None:
+    """Refuse more workers than this machine can hold: it would stall for everybody before it failed.
+
+    Args:
+        options: with the number of workers.
+        available: bytes of free memory, or None where that is not known.
+
+    Raises:
+        ConfigError: the workers alone would need more.
+    """
+    needed = options.count * WORKER_MEMORY[options.backend]
+    if options.address is None and available is not None and needed > available:
+        raise ConfigError(
+            f"engine.workers = {options.count} needs at least {needed / 2**30:.1f} GiB of memory, "
+            f"{available / 2**30:.1f} GiB are available: lower engine.workers."
+        )
+
+
+def available_memory() -> int | None:
+    """Bytes that new processes may take, as Linux estimates them; None elsewhere."""
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return None
+    found = [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
+    return found[0] if found else None
 
 
 def resolve_device(options: EngineOptions, cards: int) -> str:

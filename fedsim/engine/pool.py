@@ -31,7 +31,7 @@ class PooledEngine:
         Raises:
             WorkerError: a worker cannot be started, or its set-up raised.
         """
-        self._crew, self._deadline = crew, deadline
+        self._crew, self._deadline, self._packing = crew, deadline, 0.0
         self._seats = Seats(crew, workers)
         self._end = weakref.finalize(self, crew.close)  # also when the interpreter ends
         try:
@@ -59,12 +59,21 @@ class PooledEngine:
         try:
             self._seats.fill()
             self._seats.hear(0.0)  # replaces workers that were lost between two calls
+            begun = time.perf_counter()
             with self._crew.publish(broadcast) as published:
-                results = _Call(self._seats, published, tasks, round, self._deadline).complete()
+                call = _Call(self._seats, published, tasks, round, self._deadline)
+                call.packing = time.perf_counter() - begun
+                results = call.complete()
+            self._packing += call.packing
         except BaseException:
             self._abandon()
             raise
         return {item: results[item] for item in items}
+
+    def take_packing(self) -> float:
+        """Seconds since the last call that the driver spent packing tasks and unpacking results."""
+        taken, self._packing = self._packing, 0.0
+        return taken
 
     def close(self) -> None:
         """End all workers; safe to call twice."""
@@ -108,6 +117,7 @@ class _Call:
         self._seats, self._broadcast, self._round, self._deadline = seats, broadcast, round, deadline
         self._queue = Queue(divide(tasks, len(seats)))
         self._results: dict[int, Any] = {}
+        self.packing = 0.0  # seconds
 
     def complete(self) -> dict[int, Any]:
         """Results by item, in the order of arrival."""
@@ -123,7 +133,9 @@ class _Call:
         for seat in sorted(self._seats.having("idle"), key=lambda seat: not seat.spotless):
             batch = self._queue.take(seat.number, seat.spotless)
             if batch is not None:
+                begun = time.perf_counter()
                 seat.give(batch, self._broadcast)
+                self.packing += time.perf_counter() - begun
             elif self._queue.fresh_wanted > len(self._seats.having("starting")):
                 self._seats.drop(seat)
                 self._seats.fill()
@@ -145,10 +157,13 @@ class _Call:
 
     def _opened(self, packed: Parcel | Trouble, item: int, worker: int) -> Any:
         if isinstance(packed, Parcel):
+            begun = time.perf_counter()
             try:
                 return unpack(packed)
             except Exception as error:
                 packed = Trouble.of(error, "The driver cannot read the result: ")
+            finally:
+                self.packing += time.perf_counter() - begun
         return Failure(self._round, item, worker, "exception", packed.message, packed.traceback)
 
     def _time_left(self) -> float | None:

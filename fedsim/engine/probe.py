@@ -1,4 +1,4 @@
-"""What workers see of the machine, for `fedsim check` and `fedsim doctor`."""
+"""What workers see of the machine, for `fedsim check`."""
 
 import os
 from dataclasses import asdict, dataclass

@@ -56,20 +56,19 @@ def working_driver(device: torch.device) -> Iterator[None]:
         try:
             yield
         finally:
-            torch.backends.cudnn.benchmark = benchmark
-            torch.use_deterministic_algorithms(strict, warn_only=warn_only)
+            if device.type == "cuda":  # the call alone costs a second: it imports torch's compiler
+                torch.backends.cudnn.benchmark = benchmark
+                torch.use_deterministic_algorithms(strict, warn_only=warn_only)
     torch.set_num_threads(threads)
 
 
-def end_with_parent(parent: int, by_kernel: bool) -> None:
+def end_with_parent(parent: int) -> None:
     """End this process, and what it started, when the parent ends, however that happens.
 
-    Args:
-        parent: the parent's process number.
-        by_kernel: also let the kernel send the signal, which works while the interpreter is blocked. Linux
-            sends it when the parent's *thread* ends, so only a main thread may ask for it.
+    On Linux the kernel does it, which works while the interpreter is blocked. It acts when the parent's
+    *thread* ends that started this process, so that must be the parent's main thread.
     """
-    if by_kernel and sys.platform == "linux":
+    if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     threading.Thread(target=_watch, args=(parent,), daemon=True, name="fedsim-parent").start()
 

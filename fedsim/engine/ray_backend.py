@@ -5,6 +5,7 @@ once and viewed there by the actors of a machine; so is the broadcast of each ro
 """
 
 import contextlib
+import gc
 import math
 import os
 import sys
@@ -155,6 +156,7 @@ class RayCrew:
             self._ours = False
             with _quiet():
                 self._ray.shutdown()
+                gc.collect()  # Ray leaves processes to the collector, which warns of them
             _print_losses(True)
 
 

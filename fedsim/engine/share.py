@@ -31,12 +31,14 @@ class Parcel:
         regions: (chunk, first byte, bytes) of each array, in the order of the pickle.
         chunks: the memory; no two overlapped where they were packed.
         residues: each chunk's address modulo `ALIGNMENT`.
+        modules: that unpacking imports, as far as classes and functions show it.
     """
 
     blob: bytes
     regions: tuple[tuple[int, int, int], ...]
     chunks: tuple[Bytes, ...]
     residues: tuple[int, ...]
+    modules: tuple[str, ...] = ()
 
     @property
     def nbytes(self) -> int:
@@ -89,7 +91,7 @@ def pack(value: Any) -> Parcel:
     stream = io.BytesIO()
     pickler = _Packer(stream)
     pickler.dump(value)
-    return Parcel(stream.getvalue(), *_merge(pickler.arrays))
+    return Parcel(stream.getvalue(), *_merge(pickler.arrays), tuple(sorted(pickler.modules)))
 
 
 def unpack(parcel: Parcel) -> Any:
@@ -108,6 +110,7 @@ class _Packer(pickle.Pickler):
 
     def __init__(self, stream: io.BytesIO) -> None:
         self.arrays: list[Bytes] = []
+        self.modules: set[str] = set()
         super().__init__(stream, protocol=5, buffer_callback=self._take)
 
     def _take(self, buffer: pickle.PickleBuffer) -> None:
@@ -119,8 +122,11 @@ class _Packer(pickle.Pickler):
             return _reduce_tensor(obj)
         if kind is np.ndarray and not obj.dtype.hasobject:
             return _reduce_array(obj)
-        if kind in (FunctionType, type) or isinstance(obj, type):
-            return _reduce_code(obj)
+        if kind is FunctionType or isinstance(obj, type):
+            reduced = _reduce_code(obj)
+            if reduced is NotImplemented:
+                self.modules.add(str(obj.__module__))
+            return reduced
         return NotImplemented
 
 

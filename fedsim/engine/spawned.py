@@ -1,14 +1,10 @@
-"""Workers as processes of this machine, each a fresh interpreter on one end of a Unix socket."""
+"""Workers as processes of this machine, each on one end of a Unix socket, started by the nursery."""
 
 import contextlib
-import json
 import os
 import select
 import signal
 import socket
-import subprocess
-import sys
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -19,17 +15,14 @@ from fedsim.engine.channel import Channel
 from fedsim.engine.contract import Setup, Task
 from fedsim.engine.crew import pack_holdings
 from fedsim.engine.events import Died, Event, Raised, Trouble
-from fedsim.engine.processes import ENVIRONMENT
+from fedsim.engine.nursery_link import NurseryLink
 from fedsim.engine.share import pack, unpack
 from fedsim.engine.worker import Call, Hello
 
-_BOOT = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
-    "from fedsim.engine.worker import main; main(int(sys.argv[2]), int(sys.argv[3]))"
-)
 _SILENCE_LIMIT = 60.0  # seconds without a byte in the middle of a message
 _CLOSE_LIMIT = 2.0  # seconds that workers have for an orderly end
 _LAST_BREATH = 1.0  # seconds between the end of a worker's connection and that of its process
+_KILL_LIMIT = 10.0  # seconds until a killed process must be gone
 _MOST_LOG = 1 << 16  # bytes
 _DEATH_CHECK = 0.5  # seconds; a grandchild may hold the socket open after the worker has died
 
@@ -37,25 +30,18 @@ _DEATH_CHECK = 0.5  # seconds; a grandchild may hold the socket open after the w
 class SpawnedWorker:
     """One worker process."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, nursery: NurseryLink, hello: Hello, files: Sequence[int]) -> None:
         ours, theirs = socket.socketpair()
         ours.settimeout(_SILENCE_LIMIT)
-        self.number, self._ended = number, False
-        self._crash_log = _crash_log()
-        with theirs:
-            files = (theirs.fileno(), self._crash_log)
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", _BOOT, json.dumps(sys.path), *map(str, files)],
-                stdin=subprocess.DEVNULL,
-                env=os.environ | ENVIRONMENT,
-                pass_fds=files,
-                process_group=0,  # Ctrl-C in the terminal reaches the driver alone
-            )
         self.channel = Channel(ours)
-
-    def greet(self, hello: Hello, files: Sequence[int]) -> None:
-        """Send the set-up; that the worker is gone shows up as an event."""
-        with contextlib.suppress(OSError):
+        self._nursery, self._ended, self._crash_log = nursery, False, _crash_log()
+        try:
+            with theirs:
+                self._process = nursery.bear(theirs.fileno(), self._crash_log)
+        except BaseException:
+            self.release()
+            raise
+        with contextlib.suppress(OSError):  # that it is gone shows up as an event
             self.channel.send(hello, files)
 
     def submit(self, broadcast: Arena, tasks: Sequence[Task]) -> None:
@@ -80,7 +66,7 @@ class SpawnedWorker:
 
     def has_ended(self) -> bool:
         """Whether the process is gone."""
-        return self._process.poll() is not None
+        return self._nursery.status(self._process) is not None
 
     def obituary(self) -> Event:
         """How a process ended that can tell nothing any more."""
@@ -101,8 +87,7 @@ class SpawnedWorker:
 
     def wait(self, timeout: float) -> None:
         """Wait until the process ends by itself."""
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(max(0.0, timeout))
+        self._nursery.status(self._process, max(0.0, timeout))
 
     def _end(self, grace: float) -> None:
         """End the process group; a process that is dying keeps its own cause of death for `grace` s."""
@@ -112,16 +97,18 @@ class SpawnedWorker:
         if grace:
             self.wait(grace)
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
+            os.killpg(self._process, signal.SIGKILL)
+        self.wait(_KILL_LIMIT)
 
     def _cause(self) -> Trouble:
         log = os.pread(self._crash_log, _MOST_LOG, 0).decode(errors="replace")
-        return Trouble(death_message(self._process.returncode), log)
+        return Trouble(death_message(self._nursery.status(self._process)), log)
 
 
-def death_message(code: int) -> str:
-    """How a process ended, from its return code (below 0: the signal's number)."""
+def death_message(code: int | None) -> str:
+    """How a process ended, from its return code (below 0: the signal's number; None: not known)."""
+    if code is None:
+        return "The worker closed its connection; how its process ended is not known."
     if code >= 0:
         return f"The worker's process ended with exit code {code}."
     try:
@@ -144,15 +131,18 @@ class SpawnedCrew:
             device: `cpu`, `cuda` or `cuda:N`.
         """
         self._device = device
-        self._holdings = place(pack_holdings(setup, data))
+        parcel = pack_holdings(setup, data)
+        self._holdings, self._modules = place(parcel), parcel.modules
+        self._nursery: NurseryLink | None = None
         self._workers: dict[int, SpawnedWorker] = {}
 
     def hire(self, number: int) -> SpawnedWorker:
         """Start a worker and send its set-up."""
-        worker = self._workers[number] = SpawnedWorker(number)
-        by_kernel = threading.current_thread() is threading.main_thread()
-        hello = Hello(number, self._device, self._holdings.placed, os.getpid(), by_kernel)
-        worker.greet(hello, self._holdings.files)
+        if self._nursery is None or not self._nursery.lives:
+            self._dismiss_nursery()
+            self._nursery = NurseryLink(self._modules)
+        hello = Hello(number, self._device, self._holdings.placed)
+        worker = self._workers[number] = SpawnedWorker(self._nursery, hello, self._holdings.files)
         return worker
 
     @contextmanager
@@ -193,7 +183,13 @@ class SpawnedCrew:
             worker.wait(end - time.monotonic())
             worker.kill()
         self._workers.clear()
+        self._dismiss_nursery()
         self._holdings.close()
+
+    def _dismiss_nursery(self) -> None:
+        if self._nursery is not None:
+            self._nursery.close()
+            self._nursery = None
 
 
 def _crash_log() -> int:

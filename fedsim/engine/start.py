@@ -6,7 +6,13 @@ import torch
 
 from fedsim.engine.contract import Setup
 from fedsim.engine.in_process import DriverEngine
-from fedsim.engine.options import EngineOptions, resolve_device, worker_device
+from fedsim.engine.options import (
+    EngineOptions,
+    available_memory,
+    check_memory,
+    resolve_device,
+    worker_device,
+)
 from fedsim.engine.pool import PooledEngine
 from fedsim.engine.spawned import SpawnedCrew
 
@@ -20,13 +26,15 @@ def start(options: EngineOptions, setup: Setup, data: Any) -> DriverEngine | Poo
         data: held once per machine; clients must not write to it.
 
     Raises:
+        ConfigError: more workers than the machine's memory holds.
         WorkerError: no such device, workers cannot be started, or the set-up raised.
     """
+    check_memory(options, available_memory())
     if options.backend == "ray":
         from fedsim.engine.ray_backend import RayCrew
 
         return PooledEngine(RayCrew(setup, data, options), options.count, options.deadline)
     device = resolve_device(options, torch.cuda.device_count())
-    if options.count == 1:
+    if options.count == 1 and options.deadline is None:
         return DriverEngine(setup, data, worker_device(device, 0))
     return PooledEngine(SpawnedCrew(setup, data, device), options.count, options.deadline)

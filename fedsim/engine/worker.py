@@ -1,7 +1,7 @@
-"""The process of one spawned worker: receives its set-up, then one call per round, until told to end.
+"""One spawned worker: receives its set-up, then one call per round, until the driver hangs up.
 
-A plain interpreter is started rather than a `multiprocessing` process: spawning would import the driver's
-main module again, which fails in scripts without a main guard, in notebooks and on standard input.
+It does not come from `multiprocessing`, whose children import the driver's main module again: that fails in
+scripts without a main guard, in notebooks and on standard input.
 """
 
 import contextlib
@@ -28,15 +28,11 @@ class Hello:
         number: the worker's.
         device: `cpu`, `cuda` or `cuda:N`.
         holdings: (setup, data).
-        parent: the driver's process number.
-        by_kernel: whether the kernel may end the worker with the driver's thread.
     """
 
     number: int
     device: str
     holdings: Placed
-    parent: int
-    by_kernel: bool
 
 
 @dataclass(frozen=True)
@@ -47,13 +43,15 @@ class Call:
     tasks: tuple[Task, ...]
 
 
-def main(connection: int, crash_log: int) -> None:
+def main(connection: int, crash_log: int, parent: int) -> None:
     """Serve until the driver closes the connection.
 
     Args:
         connection: descriptor of the worker's end of the socket.
         crash_log: descriptor of a file for the stack of a fatal signal.
+        parent: the process number of the nursery, with which the worker ends.
     """
+    end_with_parent(parent)
     for file in (connection, crash_log):
         os.set_inheritable(file, False)
     faulthandler.enable(file=crash_log)
@@ -63,7 +61,6 @@ def main(connection: int, crash_log: int) -> None:
 
 def _live(channel: Channel) -> None:
     hello: Hello = channel.receive_value()
-    end_with_parent(hello.parent, hello.by_kernel)
     try:
         handler = _set_up(hello, channel)
     except BaseException as error:

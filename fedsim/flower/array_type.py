@@ -1,5 +1,6 @@
 """The type and shape of a serialised array, also where Flower's older records leave them out."""
 
+import math
 from io import BytesIO
 from typing import NamedTuple
 
@@ -28,11 +29,21 @@ def array_type(array: Array) -> ArrayType:
     return ArrayType(str(dtype), shape)
 
 
-def is_float(dtype: str) -> bool:
-    """Real floating-point numbers."""
-    return dtype.startswith("float")
+def kind_of(dtype: str) -> str:
+    """NumPy's letter for a type: "f" for floats, "c" complex, "i", "u" and "b"; "" where it knows none."""
+    try:
+        return np.dtype(dtype).kind if dtype else ""
+    except TypeError:
+        return ""
 
 
-def is_integer(dtype: str) -> bool:
-    """Integers of any size, and booleans."""
-    return dtype == "bool" or dtype.startswith(("int", "uint"))
+def is_finite(array: Array) -> bool:
+    """Whether every number is finite; integers, and arrays that NumPy did not write, count as finite."""
+    dtype, shape = array_type(array)
+    if kind_of(dtype) not in ("f", "c"):
+        return True
+    count = math.prod(shape)
+    start = (
+        len(array.data) - count * np.dtype(dtype).itemsize
+    )  # the numbers are the end of what `np.save` writes
+    return bool(np.isfinite(np.frombuffer(array.data, dtype, count, start)).all()) if count else True

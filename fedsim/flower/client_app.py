@@ -7,20 +7,24 @@ values, and every order carries the seed.
 
 import shlex
 import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import torch
 from flwr.app import Context, UserConfig
 
 import fedsim
-from fedsim.assembly import assemble
 from fedsim.config import Experiment, load
-from fedsim.engine.contract import Handler, WorkerPlace
+from fedsim.engine.contract import Handler, Task, WorkerPlace
 from fedsim.engine.options import EngineOptions, resolve_device, worker_device
+from fedsim.engine.processes import working_driver
 from fedsim.errors import ConfigError
 from fedsim.flower.client_side import client_app
 from fedsim.plugins import search_in
+from fedsim.run.assembly import assemble
 from fedsim.training.handler import TrainingSetup
 
 
@@ -47,6 +51,25 @@ def _found(named: str) -> Path:
     )
 
 
+@dataclass(frozen=True)
+class Settled:
+    """Runs a handler as in an engine's worker: one thread, and deterministic algorithms on CUDA.
+
+    Flower's own processes are set to neither, and last bits depend on both.
+    """
+
+    handler: Handler
+    device: torch.device
+
+    def run(self, broadcast: Any, task: Task) -> Sequence[Any]:
+        """What the handler makes of the task."""
+        strict = self.device.type == "cpu" or torch.are_deterministic_algorithms_enabled()
+        if strict and torch.get_num_threads() == 1:  # an engine's worker already; setting costs milliseconds
+            return self.handler.run(broadcast, task)
+        with working_driver(self.device):
+            return self.handler.run(broadcast, task)
+
+
 @lru_cache(maxsize=1)
 def _built(experiment: str, overrides: str, seed: int) -> Handler:
     """Data and method of one seed; kept, because a process answers many messages."""
@@ -54,7 +77,8 @@ def _built(experiment: str, overrides: str, seed: int) -> Handler:
     parts = assemble(whole, seed)
     options = EngineOptions(device=whole.engine.device)
     device = worker_device(resolve_device(options, torch.cuda.device_count()), 0)
-    return TrainingSetup(parts.plugins.method, seed, parts.dtype)(parts.data, WorkerPlace(0, device))
+    handler = TrainingSetup(parts.plugins.method, seed, parts.dtype)(parts.data, WorkerPlace(0, device))
+    return Settled(handler, device)
 
 
 def handler_of(context: Context, seed: int) -> Handler:

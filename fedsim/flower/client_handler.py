@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
 from flwr.app import Context, Message, Metadata, RecordDict
 from flwr.app.message import make_message
 from flwr.app.user_config import UserConfig
@@ -23,7 +24,7 @@ from flwr.common.constant import NUM_PARTITIONS_KEY, PARTITION_ID_KEY
 from fedsim.contracts import Failure
 from fedsim.engine.contract import Task, WorkerPlace
 from fedsim.errors import ConfigError
-from fedsim.flower.app_modules import AppModules
+from fedsim.flower.foreign.modules import AppModules
 from fedsim.flower.refusal import reason_to_refuse
 from fedsim.flower.wire import Broadcast, Packed, pack, unpack
 from fedsim.rng import derive, seeded_globals
@@ -134,6 +135,8 @@ class ClientAppHandler:
         message = make_message(copy.copy(envelope.metadata), unpack(content, self._buffers(broadcast)))
         context = self._context(partition, envelope)
         seed = derive(self._setup.seed, "client-app", envelope.call, partition)
+        if torch.are_deterministic_algorithms_enabled():  # CUDA workers: foreign code may have no other way
+            torch.use_deterministic_algorithms(True, warn_only=True)
         with self._modules.active(), seeded_globals(seed):
             reply = self._app(message, context)
         return self._checked(reply, context, envelope)

@@ -25,14 +25,14 @@ from typing import Any
 
 import torch
 
-from fedsim.assembly import build_plugins
 from fedsim.config import Experiment, load
 from fedsim.engine.options import usable_cores
 from fedsim.errors import ConfigError, FedsimError, RoundError
 from fedsim.flower import bundle
 from fedsim.flower.processes import HOST, environment, free_port, start, stop, tail, wait_for_superlink
 from fedsim.plugins import search_in
-from fedsim.run_directory import fresh_folder
+from fedsim.run.assembly import build_plugins
+from fedsim.run.directory import fresh_folder
 
 Say = Callable[[str], None]
 CONNECTION = "fedsim"

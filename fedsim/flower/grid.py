@@ -42,7 +42,7 @@ from fedsim.flower.messages import (
 )
 from fedsim.flower.nodes import node_ids
 from fedsim.flower.wire import NOTHING, Packed, ship, unpack
-from fedsim.rng import derive
+from fedsim.rng import derive, seeded_globals
 
 _log = logging.getLogger("fedsim")
 _PATIENCE = 20  # questions for node ids in a row, nothing sent between them, before a warning
@@ -74,7 +74,7 @@ class EngineGrid(Grid):
             run: as the ServerApp sees it; None: an empty one.
         """
         ensure_identity()
-        self._engine = engine
+        self._engine, self._seed = engine, seed
         self._run = run or Run.create_empty(run_id=run_id(seed))
         self._nodes = node_ids(seed, clients)
         self._partitions = {node: partition for partition, node in enumerate(self._nodes)}
@@ -192,7 +192,9 @@ class EngineGrid(Grid):
         }
         tasks = [Task((partition,), (envelopes[partition],)) for partition in sorted(envelopes)]
         label = min(envelope.round for envelope in envelopes.values())
-        results = self._engine.run(broadcast, tasks, label)
+        # A backend may draw from the global generators (Ray does); the ServerApp's draws are its own
+        with seeded_globals(derive(self._seed, "engine")):
+            results = self._engine.run(broadcast, tasks, label)
         replies = {}
         for task in tasks:  # in partition order, and so is the ledger
             [partition] = task.items

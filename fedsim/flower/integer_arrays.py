@@ -12,7 +12,7 @@ from collections.abc import Iterable
 import numpy as np
 from flwr.app import Array, ArrayRecord, RecordDict
 
-from fedsim.flower.array_type import ArrayType, array_type, is_float, is_integer
+from fedsim.flower.array_type import ArrayType, array_type, is_finite, kind_of
 
 Place = tuple[str, str, tuple[int, ...]]  # record, key, shape
 _LEGACY = (".parameters", "parameters")  # `fitins.parameters` and `evaluateins.parameters` are one record
@@ -49,8 +49,8 @@ class IntegerArrays:
             for key, array in record.items():
                 now = array_type(array)
                 first = self._first.setdefault(_place(name, key, now), now.dtype)
-                was_integer = is_integer(first) and is_integer(self._replied.get(key, ""))
-                if was_integer and is_float(now.dtype) and np.isfinite(array.numpy()).all():
+                was_integer = _is_integer(first) and _is_integer(self._replied.get(key, ""))
+                if was_integer and kind_of(now.dtype) == "f" and is_finite(array):
                     yield name, key, first
 
 
@@ -65,3 +65,7 @@ def rounded(array: Array, dtype: str) -> Array:
 
 def _place(name: str, key: str, kind: ArrayType) -> Place:
     return (_LEGACY[1] if name.endswith(_LEGACY[0]) else name, key, kind.shape)
+
+
+def _is_integer(dtype: str) -> bool:
+    return kind_of(dtype) in ("i", "u", "b")

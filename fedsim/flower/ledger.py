@@ -56,7 +56,7 @@ class Ledger:
                 return f"All {sent} {kind!r} messages failed{first}"
         (number, kind), lost = max(self.failed.items(), key=lambda entry: self._fraction(*entry))
         sent = self.sent[number, kind]
-        if lost <= max_failed_fraction * sent:
+        if lost / sent <= max_failed_fraction:  # 0.29 * 100 is below 29 in binary
             return ""
         allowed = f"more than the allowed fraction {max_failed_fraction:g}"
         return f"In round {number}, {lost} of {sent} {kind!r} messages failed, {allowed}{first}"

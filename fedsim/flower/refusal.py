@@ -6,11 +6,10 @@ run with a ZeroDivisionError.
 
 from collections.abc import Iterator
 
-import numpy as np
-from flwr.app import Array, MessageType, RecordDict
+from flwr.app import MessageType, RecordDict
 from flwr.common import Code
 
-from fedsim.flower.array_type import array_type
+from fedsim.flower.array_type import is_finite
 
 # (record, key) of the weight of a reply, where Flower's own strategies look for it; "" is any record
 _EXAMPLES = (
@@ -58,13 +57,6 @@ def _example_counts(content: RecordDict) -> Iterator[tuple[str, float]]:
 def _first_not_finite(content: RecordDict) -> str:
     for name, arrays in content.array_records.items():
         for key, array in arrays.items():
-            if not _is_finite(array):
+            if not is_finite(array):
                 return f"The reply's array {name}[{key!r}] is not finite."
     return ""
-
-
-def _is_finite(array: Array) -> bool:
-    """Whether every number is finite; integers, and arrays that NumPy did not write, count as finite."""
-    if not array_type(array).dtype.startswith(("float", "complex")):
-        return True
-    return bool(np.isfinite(array.numpy()).all())

@@ -16,15 +16,15 @@ from flwr.app import Context, UserConfig
 from flwr.serverapp import Grid, ServerApp
 from flwr.superlink.grid import HttpGrid
 
-from fedsim.assembly import Parts
 from fedsim.config import Experiment
 from fedsim.errors import ConfigError, FedsimError, RoundError
 from fedsim.federation import Federation
 from fedsim.flower.client_app import experiment_of
 from fedsim.flower.federation import GridFederation
-from fedsim.private_store import PrivateStore
-from fedsim.run_directory import fresh_folder
-from fedsim.runner import Outcome, run
+from fedsim.run.assembly import Parts
+from fedsim.run.directory import fresh_folder
+from fedsim.run.private_store import PrivateStore
+from fedsim.run.runner import Outcome, exit_code, run
 
 app = ServerApp()
 
@@ -42,7 +42,7 @@ def main(grid: Grid, context: Context) -> None:
         _say(f"Error: {error}")
         _say(f"fedsim_exit_code {error.exit_code}")
         raise
-    code = max(outcome.exit_code for outcome in outcomes)
+    code = exit_code(outcomes)
     _say(f"fedsim_exit_code {code}")
     if code:
         reasons = "; ".join(str(outcome.result["reason"]) for outcome in outcomes if outcome.exit_code)

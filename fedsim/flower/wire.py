@@ -63,7 +63,9 @@ def unpack(packed: Packed, buffers: Sequence[bytes] = ()) -> RecordDict:
     content = RecordDict()
     for name, kind, entries in packed:
         if kind is ArrayRecord:
-            content[name] = ArrayRecord({entry.name: _unpack_array(entry, buffers) for entry in entries})
+            content[name] = record = ArrayRecord()
+            for entry in entries:
+                record[entry.name] = _unpack_array(entry, buffers)
         else:
             content[name] = kind({key: _copy(value) for key, value in entries})
     return content

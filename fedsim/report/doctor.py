@@ -9,7 +9,7 @@ import torch
 from rich.console import Console
 
 from fedsim.engine.options import usable_cores
-from fedsim.provenance import hardware, versions
+from fedsim.run.provenance import hardware, versions
 
 
 def print_doctor(console: Console | None = None) -> None:

@@ -1,8 +1,6 @@
 """`fedsim check`: what an experiment will do, before it does it."""
 
-import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +9,16 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from fedsim.assembly import Parts, assemble
 from fedsim.config import load
 from fedsim.data.preflight import preflight
-from fedsim.engine.contract import Task, WorkerPlace
-from fedsim.engine.start import start
-from fedsim.expectations import refuse_unknown
+from fedsim.engine.probe import probe
 from fedsim.plugins import search_in
 from fedsim.report.doctor import available_memory
-from fedsim.runner import known_metrics
-from fedsim.server_evaluation import ServerEvaluation
-from fedsim.transports import engine_options
+from fedsim.run.adversary import Adversary
+from fedsim.run.assembly import Parts, assemble
+from fedsim.run.expectations import refuse_unknown
+from fedsim.run.server_evaluation import ServerEvaluation, known_metrics
+from fedsim.run.transports import engine_options
 
 MOST_ROWS = 30  # clients that the table lists
 PROCESS_BYTES = 350 * 2**20  # of an interpreter with torch, measured on Linux
@@ -40,17 +37,18 @@ def print_preflight(file: Path, overrides: Sequence[str]) -> None:
     server = ServerEvaluation.of(parts, torch.device("cpu"))
     metrics = known_metrics(parts, server)
     refuse_unknown(experiment.expect, metrics)
+    Adversary.of(parts)  # refuses what a run would refuse
     console = Console(highlight=False, soft_wrap=True)
     found = preflight(parts.data)
     _print_data(console, parts, found)
     _print_leakage(console, found)
     _print_plan(console, parts, metrics)
-    workers = probe(parts)
+    workers = probe(engine_options(experiment.engine))
     _print_memory(console, parts, found["bytes"], len(workers))
     for seen in workers:
         console.print(
             f"worker {seen['worker']}: device {seen['device']}, {seen['threads']} thread, "
-            f"{seen['cores']} usable cores, {seen['gpus']} GPUs visible"
+            f"{seen['cores']} usable cores, GPUs visible: {', '.join(seen['cards']) or 'none'}"
         )
 
 
@@ -119,47 +117,3 @@ def _print_memory(console: Console, parts: Parts, data: int, workers: int) -> No
         f"without private tensors and activations); {free / 2**30:.1f} GiB available"
         + (" [bold red](too little)[/bold red]" if need > free else "")
     )
-
-
-@dataclass(frozen=True)
-class ProbeSetup:
-    """Builds handlers that tell what their worker sees."""
-
-    def __call__(self, data: Any, place: WorkerPlace) -> "ProbeHandler":
-        """One worker's handler."""
-        return ProbeHandler(place)
-
-
-@dataclass(frozen=True)
-class ProbeHandler:
-    """Tells what a worker sees of CPU and GPU."""
-
-    place: WorkerPlace
-
-    def run(self, broadcast: Any, task: Task) -> list[dict[str, Any]]:
-        """The same facts for every item."""
-        affinity = getattr(os, "sched_getaffinity", None)
-        facts = {
-            "worker": self.place.number,
-            "device": str(self.place.device),
-            "threads": torch.get_num_threads(),
-            "cores": len(affinity(0)) if affinity else os.cpu_count(),
-            "gpus": torch.cuda.device_count(),
-        }
-        return [facts] * len(task.items)
-
-
-def probe(parts: Parts) -> list[dict[str, Any]]:
-    """What each worker of the experiment's engine sees.
-
-    Raises:
-        WorkerError: workers cannot be started, or lack the device that was asked for.
-    """
-    options = engine_options(parts.experiment.engine)
-    engine = start(options, ProbeSetup(), None)
-    try:
-        tasks = [Task((number,), (None,)) for number in range(engine.workers)]
-        found = engine.run(None, tasks, 0).values()
-    finally:
-        engine.close()
-    return sorted((dict(facts) for facts in found), key=lambda facts: int(facts["worker"]))

@@ -7,9 +7,9 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from fedsim.assembly import Parts
 from fedsim.report.tables import number
-from fedsim.runner import Outcome
+from fedsim.run.assembly import Parts
+from fedsim.run.runner import Outcome
 
 LINES = 10  # plain lines per seed, at most about so many
 _SHOWN = ("train_loss", "test_accuracy", "client_test_accuracy")

@@ -7,7 +7,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from fedsim.runner import Outcome
+from fedsim.run.runner import Outcome
 
 SEED_COLUMNS = 5
 Summary = Mapping[str, Any]

@@ -43,7 +43,7 @@ from clients.supervised import Supervised
 
 @dataclass(frozen=True, kw_only=True)
 class Counting(Supervised):
-    """Trains; sends `count` to the last bias, and counts its own rounds in a private tensor."""
+    """Counts its own rounds in a private tensor, and weighs its loss by the count."""
 
     kill_in_round: int = 0
     flag: str = ""
@@ -52,15 +52,23 @@ class Counting(Supervised):
         return {"count": torch.rand(1, generator=rng), "flat": torch.zeros(2, 3)[:, :1]}
 
     def program(self, client, round):
-        if round == self.kill_in_round and client.partition == 2 and not Path(self.flag).exists():
+        if round == self.kill_in_round and client.partition > 2 and not Path(self.flag).exists():
             Path(self.flag).write_text("killed")
             os.kill(os.getpid(), signal.SIGKILL)
-        return super().program(client, round)
+        program = super().program(client, round)
+        (phase,) = program.phases
+
+        def losses(tensors, batch, context):
+            values, buffers = phase.losses(tensors, batch, context)
+            return values * (1 + 0.1 * context.private["count"]), buffers
+
+        def trains(name):
+            return name not in ("count", "flat")
+
+        return replace(program, phases=(replace(phase, losses=losses, trains=trains),))
 
     def finish(self, before, after, private, downlink, steps):
-        count = private["count"] + 1
-        after[next(reversed(after if "head.bias" not in after else {"head.bias": 0}))].add_(0.001 * count)
-        return {}, {**private, "count": count}
+        return {}, {**private, "count": private["count"] + 1}
 
 
 @dataclass(frozen=True, kw_only=True)

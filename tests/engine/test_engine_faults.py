@@ -1,3 +1,4 @@
+import contextlib
 import os
 import signal
 import time
@@ -141,6 +142,20 @@ def test_a_worker_lost_between_two_calls_is_replaced_without_blame(engine, ended
     os.kill(processes[0], signal.SIGKILL)
     assert ended([processes[0]])
     results = engine.run(1.0, [Task((item,), ("pid",)) for item in (0, 1)], round=2)
+    assert not any(isinstance(result, Failure) for result in results.values())
+
+
+def test_the_loss_of_the_process_that_starts_workers_is_made_good(engine, ended):
+    def parent(actor, broadcast, item):
+        return os.getppid()
+
+    def kill_parent(actor, broadcast, item):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(broadcast, signal.SIGKILL)
+        time.sleep(30 if os.getppid() == broadcast else 0)
+
+    nursery = engine.run(1.0, [Task((0,), (parent,))], round=1)[0]
+    results = engine.run(nursery, [Task((0,), (kill_parent,)), Task((1,), (None,))], round=2)
     assert not any(isinstance(result, Failure) for result in results.values())
 
 

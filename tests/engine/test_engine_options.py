@@ -1,7 +1,17 @@
+import os
+
 import pytest
 import torch
 
-from fedsim.engine.options import EngineOptions, resolve_device, usable_cores, worker_device
+from fedsim.engine.options import (
+    EngineOptions,
+    available_memory,
+    check_memory,
+    resolve_device,
+    usable_cores,
+    worker_device,
+)
+from fedsim.engine.start import start
 from fedsim.errors import ConfigError, WorkerError
 
 
@@ -71,3 +81,18 @@ def test_cards_are_dealt_out_in_turn(monkeypatch):
     assert [worker_device("cuda", number).index for number in range(4)] == [0, 1, 0, 1]
     assert worker_device("cuda:1", 3) == torch.device("cuda", 1)
     assert worker_device("cpu", 3) == torch.device("cpu")
+
+
+def test_more_workers_than_memory_holds_are_refused_before_any_starts():
+    gib = 2**30
+    check_memory(EngineOptions(workers=10), gib)
+    check_memory(EngineOptions(workers=11), None)
+    with pytest.raises(ConfigError, match=r"workers = 11 needs at least 1\.1 GiB of memory, 1\.0 GiB are"):
+        check_memory(EngineOptions(workers=11), gib)
+    with pytest.raises(ConfigError, match=r"lower engine\.workers"):
+        start(EngineOptions(workers=10**6), None, None)
+
+
+def test_available_memory_is_part_of_the_machine_s():
+    found, total = available_memory(), os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    assert found is None or 0 < found <= total

@@ -46,6 +46,13 @@ def test_one_worker_is_the_driver_itself(alone):
     assert alone.run(1.0, tasks_of([0], "pid"), round=1) == {0: os.getpid()}
 
 
+def test_one_worker_with_a_deadline_is_a_process_that_can_be_ended(actor, clients_data):
+    with start(EngineOptions(workers=1, deadline=3.0), actor, clients_data) as engine:
+        results = engine.run(1.0, [Task((0,), ("hang",)), Task((1,), ("pid",))], round=1)
+    assert results[0].kind == "deadline"
+    assert results[1] != os.getpid()
+
+
 def test_several_workers_are_processes_that_outlive_the_call(pair):
     first, second = (pair.run(1.0, tasks_of([0, 1], "pid"), round=1) for _ in range(2))
     assert first == second
@@ -146,7 +153,7 @@ def test_memory_and_files_stay_flat_over_many_calls(pair):
         for number in range(calls):
             pair.run(torch.ones(50_000), tasks_of([0, 1, 2], result), round=number)
 
-    work(20)
+    work(400)  # the allocator grows at first and then stays
     before = measure()
     work(200)
     for (memory_before, files_before), (memory, files) in zip(before, measure(), strict=True):
@@ -193,6 +200,23 @@ def test_a_worker_that_ends_before_it_is_ready_is_told():
 def test_a_set_up_that_cannot_be_pickled_is_told(actor):
     with pytest.raises(WorkerError, match=r"cannot be sent to workers.*generator"):
         start(EngineOptions(workers=2), actor, (x for x in ()))
+
+
+def test_a_module_that_starts_a_thread_gets_workers_that_were_not_forked(tmp_path, monkeypatch):
+    (tmp_path / "threaded_module.py").write_text(
+        "import threading, time\n"
+        "threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()\n"
+        "class Handler:\n"
+        "    def run(self, broadcast, task):\n"
+        "        return [threading.active_count() for _ in task.items]\n"
+        "def set_up(data, place):\n"
+        "    return Handler()\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    module = __import__("threaded_module")
+    with start(EngineOptions(workers=2), module.set_up, None) as engine:
+        threads = engine.run(None, tasks_of([0, 1]), round=1)
+    assert threads == {0: 3, 1: 3}  # main, the module's, and the one that watches the parent
 
 
 def test_probe_tells_what_each_worker_sees():

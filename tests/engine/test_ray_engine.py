@@ -1,6 +1,6 @@
+import gc
 import subprocess
 import sys
-import warnings
 
 import pytest
 import torch
@@ -41,8 +41,7 @@ print(ray.is_initialized())
 def cluster():
     """A Ray session that is not the engine's own, with room for four workers."""
     ray = ray_backend._import_ray()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with ray_backend._quiet():
         ray.init(
             address="local",
             num_cpus=4,
@@ -51,8 +50,10 @@ def cluster():
             log_to_driver=False,
             logging_level="ERROR",
         )
-        yield ray
+    yield ray
+    with ray_backend._quiet():
         ray.shutdown()
+        gc.collect()
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,6 @@ import pytest
 import torch
 from flwr.app import Context, RecordDict
 
-from fedsim.assembly import assemble
 from fedsim.config import load
 from fedsim.engine.contract import Task, WorkerPlace
 from fedsim.engine.options import EngineOptions
@@ -15,10 +14,11 @@ from fedsim.federation import EvaluateOrder, TrainOrder
 from fedsim.flower.client_app import experiment_of, handler_of
 from fedsim.flower.local import local_grid_federation
 from fedsim.params import digest
-from fedsim.private_store import PrivateStore
-from fedsim.runner import run
+from fedsim.run.assembly import assemble
+from fedsim.run.private_store import PrivateStore
+from fedsim.run.runner import run
+from fedsim.run.transports import LocalTransport
 from fedsim.training.handler import TrainingSetup
-from fedsim.transports import LocalTransport
 
 FILE = """
 rounds = 3

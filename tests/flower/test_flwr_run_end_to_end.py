@@ -10,8 +10,8 @@ import pytest
 from fedsim.config import load
 from fedsim.flower import bundle, processes
 from fedsim.flower.flwr_run import _submit, _superlink
-from fedsim.runner import run
-from fedsim.transports import LocalTransport
+from fedsim.run.runner import run
+from fedsim.run.transports import LocalTransport
 
 pytestmark = pytest.mark.slow
 

@@ -6,8 +6,8 @@ import pytest
 
 from fedsim.engine.options import EngineOptions
 from fedsim.errors import ConfigError
-from fedsim.flower.app_description import describe
-from fedsim.flower.foreign_app import run_app
+from fedsim.flower.foreign.app import run_app
+from fedsim.flower.foreign.description import describe
 
 APPS = Path(__file__).parent / "apps"
 PROJECT = """

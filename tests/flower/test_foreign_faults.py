@@ -8,8 +8,8 @@ import pytest
 
 import fedsim.flower.session as session
 from fedsim.engine.options import EngineOptions
-from fedsim.flower.app_result import summary_lines
-from fedsim.flower.foreign_app import run_app
+from fedsim.flower.foreign.app import run_app
+from fedsim.flower.foreign.result import summary_lines
 
 APPS = Path(__file__).parent / "apps"
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fedsim.engine.options import EngineOptions
-from fedsim.flower.foreign_app import run_app
+from fedsim.flower.foreign.app import run_app
 from fedsim.flower.processes import HOST, environment, free_port, start, stop, wait_for_superlink
 
 pytestmark = pytest.mark.slow

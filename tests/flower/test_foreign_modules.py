@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from fedsim.flower.app_modules import AppModules
+from fedsim.flower.foreign.modules import AppModules
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """EngineGrid: messages become calls of a ClientApp, replies come back in partition order."""
 
 import pickle
+import random
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +31,7 @@ class PicklingEngine:
 
     def run(self, broadcast, tasks, round):
         self.calls.append((broadcast, tasks))
+        random.random()  # backends do
         broadcast, tasks = pickle.loads(pickle.dumps((broadcast, tasks)))
         results = {}
         for task in reversed(tasks):  # results must not depend on the order of tasks
@@ -345,3 +347,12 @@ def test_the_ledger_counts_rounds_that_messages_name(grid):
     grid.send_and_receive([Message(config, n, "query.named") for n in grid.get_node_ids()])
     grid.send_and_receive([Message(RecordDict(), grid.get_node_ids()[0], "query.named", group_id="4")])
     assert grid.ledger.sent == {(9, "query.named"): CLIENTS, (4, "query.named"): 1}
+
+
+def test_an_engine_that_draws_moves_no_draw_of_the_server(grid):
+    random.seed(1)
+    expected = [random.random() for _ in range(2)]
+    random.seed(1)
+    found = [random.random()]
+    grid.send_and_receive(train_messages(grid))
+    assert [*found, random.random()] == expected

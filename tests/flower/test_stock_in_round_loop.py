@@ -6,8 +6,8 @@ import torch
 from fedsim.config import load
 from fedsim.errors import ConfigError
 from fedsim.plugins import build
-from fedsim.runner import Silent, run
-from fedsim.transports import LocalTransport
+from fedsim.run.runner import Silent, run
+from fedsim.run.transports import LocalTransport
 
 FILE = """
 rounds = 4

@@ -1,0 +1,1 @@
+"""Somebody else's Flower app, unmodified, on our engine (`fedsim app PATH`)."""

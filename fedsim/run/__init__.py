@@ -1,0 +1,1 @@
+"""A run: seeds, rounds, checkpoints, results, and the folder they leave."""

@@ -1,0 +1,160 @@
+"""The parts of one run, built from its experiment: plugins first (cheap to refuse), then data."""
+
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fedsim import rng
+from fedsim.config import Experiment
+from fedsim.config_tables import Plugin
+from fedsim.contracts import (
+    Attack,
+    ClientInfo,
+    ClientMethod,
+    FederatedData,
+    LocalProgram,
+    ModelBuilder,
+    Strategy,
+    Tensors,
+)
+from fedsim.data.federate import federate
+from fedsim.data.pool import Partition, Source
+from fedsim.errors import ConfigError, FedsimError, PluginError
+from fedsim.params import Layout
+from fedsim.plugins import build, describe
+from fedsim.training.functional import model_tensors
+from fedsim.training.initial import initial_model
+from fedsim.training.template import SeededModel
+
+DTYPES: Mapping[str, torch.dtype] = {"float32": torch.float32, "float64": torch.float64}
+
+
+@dataclass(frozen=True)
+class Plugins:
+    """The objects that an experiment's tables describe."""
+
+    source: Source
+    partition: Partition
+    builder: ModelBuilder
+    method: ClientMethod
+    strategy: Strategy
+    attack: Attack | None
+
+    def described(self) -> dict[str, Any]:
+        """All fields with their defaults, for the manifest."""
+        return {
+            "data": describe(self.source),
+            "federation.partition": describe(self.partition),
+            "model": describe(self.builder),
+            "client": describe(self.method),
+            "strategy": describe(self.strategy),
+            "attack": describe(self.attack),
+        }
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Everything that one seed's rounds need, besides workers.
+
+    Attributes:
+        experiment: as validated.
+        seed: of this run.
+        plugins: the objects behind the tables.
+        data: divided among the clients.
+    """
+
+    experiment: Experiment
+    seed: int
+    plugins: Plugins
+    data: FederatedData
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of parameters and floating-point inputs."""
+        return DTYPES[self.experiment.engine.dtype]
+
+    @cached_property
+    def program(self) -> LocalProgram:
+        """Client 0's program of round 1, whose template is the server's too.
+
+        Raises:
+            PluginError: the method's own code raised; its file and line are named.
+        """
+        try:
+            return self.plugins.method.program(ClientInfo(0, self.data.clients[0]), 1)
+        except FedsimError:
+            raise
+        except Exception as error:  # somebody's own code may raise anything
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            raise PluginError(
+                f"client.kind: {type(self.plugins.method).__name__}.program raised {type(error).__name__}: "
+                f"{error} ({Path(where.filename).name}, line {where.lineno})"
+            ) from error
+
+    @cached_property
+    def initial(self) -> Tensors:
+        """The shared tensors before round 1."""
+        shared = self.program.is_shared
+        if not any(shared(name) for name in model_tensors(self.program.model)):
+            raise ConfigError(
+                "client.kind: this method shares no tensor of the model, so nothing is federated."
+            )
+        return initial_model(self.plugins.method, self.data)
+
+    @cached_property
+    def layout(self) -> Layout:
+        """Of the shared tensors."""
+        return Layout.of(self.initial)
+
+    @cached_property
+    def malicious(self) -> tuple[int, ...]:
+        """Malicious partitions, ascending; drawn by seed where the file gives their number."""
+        attack = self.experiment.attack
+        if attack is None:
+            return ()
+        if isinstance(attack.malicious, int):
+            order = torch.randperm(len(self.data.clients), generator=rng.stream(self.seed, "malicious"))
+            return tuple(sorted(order[: attack.malicious].tolist()))
+        return tuple(sorted(attack.malicious))
+
+
+def build_plugins(experiment: Experiment, seed: int) -> Plugins:
+    """The objects behind an experiment's tables; nothing is loaded or computed yet.
+
+    Raises:
+        ConfigError: a plugin that does not exist, or a key that it refuses.
+    """
+    builder = build("models", _table(experiment.model), "model", rounds=experiment.rounds)
+    model = SeededModel(builder, seed, DTYPES[experiment.engine.dtype])
+    known = {"model": model, "rounds": experiment.rounds}
+    attack = experiment.attack
+    return Plugins(
+        source=build("data", _table(experiment.data), "data"),
+        partition=build("partitions", _table(experiment.federation.partition), "federation.partition"),
+        builder=builder,
+        method=build("clients", _table(experiment.client), "client", **known),
+        strategy=build("strategies", _table(experiment.strategy), "strategy", rounds=experiment.rounds),
+        attack=None if attack is None else build("attacks", _table(attack), "attack", **known),
+    )
+
+
+def assemble(experiment: Experiment, seed: int) -> Parts:
+    """Plugins and data of one seed.
+
+    Raises:
+        ConfigError: see `build_plugins`.
+        DataError: the data cannot be had, or cannot be divided as asked.
+    """
+    plugins = build_plugins(experiment, seed)
+    federation = experiment.federation
+    data = federate(plugins.source, plugins.partition, federation.clients, federation.split, seed)
+    return Parts(experiment, seed, plugins, data)
+
+
+def _table(plugin: Plugin) -> dict[str, Any]:
+    return {"kind": plugin.kind, **plugin.options}

@@ -1,0 +1,58 @@
+"""What an experiment file says its metrics must be."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fedsim.config_tables import Expectation
+from fedsim.errors import ConfigError
+from fedsim.toml import nearest
+
+
+def refuse_unknown(expect: Mapping[str, Expectation], known: Sequence[str]) -> None:
+    """Refuse expectations on metrics that the run will not measure; `train_...` may be a method's own.
+
+    Raises:
+        ConfigError: naming the nearest metric.
+    """
+    for name in expect:
+        if name not in known and not name.startswith("train_"):
+            raise ConfigError(f"expect.{name}: this experiment does not measure it{nearest(name, known)}")
+
+
+def check(expect: Mapping[str, Expectation], metrics: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Each expectation with the value found, and whether it is met; a value never measured meets nothing."""
+    return [_checked(name, wanted, metrics.get(name, {})) for name, wanted in expect.items()]
+
+
+def _checked(name: str, wanted: Expectation, metric: Mapping[str, Any]) -> dict[str, Any]:
+    value = (metric.get(wanted.statistic) or {}).get("value")
+    low, high = wanted.at_least, wanted.at_most
+    met = value is not None and (low is None or value >= low) and (high is None or value <= high)
+    return {
+        "metric": name,
+        "statistic": wanted.statistic,
+        "at_least": low,
+        "at_most": high,
+        "value": value,
+        "met": met,
+    }
+
+
+def unmet(checks: Sequence[Mapping[str, Any]]) -> str | None:
+    """One line on all expectations that were not met, or None."""
+    lines = [
+        f"{check['metric']} ({check['statistic']}) is {_number(check['value'])}, expected {_bounds(check)}"
+        for check in checks
+        if not check["met"]
+    ]
+    return "; ".join(lines) or None
+
+
+def _number(value: float | None) -> str:
+    return "not measured" if value is None else f"{value:.4g}"
+
+
+def _bounds(check: Mapping[str, Any]) -> str:
+    low, high = check["at_least"], check["at_most"]
+    words = ([] if low is None else [f"at least {low:g}"]) + ([] if high is None else [f"at most {high:g}"])
+    return " and ".join(words)

@@ -1,0 +1,106 @@
+"""Where a number comes from: versions, source, and what the machine can do (never who or where it is)."""
+
+import os
+import platform
+import subprocess
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fedsim.params import Layout
+from fedsim.run.assembly import Parts
+
+PACKAGES = (
+    "fedsim-flower",
+    "flwr",
+    "ray",
+    "torch",
+    "torch-geometric",
+    "numpy",
+    "scipy",
+    "scikit-learn",
+    "pydantic",
+    "safetensors",
+    "flwr-datasets",
+    "datasets",
+    "pymetis",
+)
+
+
+def versions() -> dict[str, str | None]:
+    """Installed versions; None where a package is absent."""
+    return {"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}}
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def hardware() -> dict[str, Any]:
+    """What last bits may depend on: instruction set, kinds of devices, threads."""
+    cards = [torch.cuda.get_device_name(card) for card in range(torch.cuda.device_count())]
+    return {
+        "system": platform.system(),
+        "machine": platform.machine(),
+        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+        "cores": os.cpu_count(),
+        "threads_per_worker": 1,
+        "gpus": cards,
+        "cuda": torch.version.cuda,
+    }
+
+
+def commit(folder: Path) -> dict[str, Any] | None:
+    """The git commit of the source in `folder`, and whether it was changed since.
+
+    None outside git, and where git does not track the source: an installation inside somebody's repository.
+    """
+
+    def git(*words: str) -> str:
+        done = subprocess.run(
+            ["git", *words], cwd=folder, capture_output=True, text=True, timeout=10, check=True
+        )
+        return done.stdout.strip()
+
+    try:
+        if not git("ls-files", "."):
+            return None
+        return {"sha": git("rev-parse", "HEAD"), "changed": bool(git("status", "--porcelain", "-uno"))}
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def manifest(parts: Parts, layout: Layout) -> dict[str, Any]:
+    """manifest.json of one seed."""
+    experiment = parts.experiment
+    return {
+        "name": experiment.name,
+        "seed": parts.seed,
+        "digest": experiment.digest(),
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "config": experiment.model_dump(mode="json"),
+        "plugins": parts.plugins.described(),
+        "data": dict(parts.data.facts),
+        "model": {
+            "parameters": layout.size,
+            "tensors": {
+                name: [list(shape), str(dtype)] for name, shape, dtype in (*layout.floats, *layout.integers)
+            },
+        },
+        "malicious": list(parts.malicious),
+        "versions": versions(),
+        "commit": commit(Path(__file__).resolve().parent),
+        "hardware": hardware(),
+        "tier": tier(experiment.engine.tier),
+    }
+
+
+def tier(chosen: str) -> str:
+    """The tier that `auto` stands for."""
+    return "T1" if chosen == "auto" else chosen

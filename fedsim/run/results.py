@@ -1,0 +1,140 @@
+"""From the records of finished rounds to the numbers that are reported.
+
+A record is one line of `rounds.jsonl`. Its `metrics` are flat: name -> value, where
+
+- `test_accuracy`, `test_loss`: the global model on the server's test set;
+- `client_test_accuracy`, `client_val_loss`, ...: every client's own model on its own split, pooled over
+  examples (sum / count, so that a large client counts for more);
+- `train_loss`, ...: of local training, pooled over the cohort.
+
+Its `clients` hold the spread of the client metrics: the plain mean over clients and quantiles.
+"""
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+
+from fedsim.contracts import LocalEvaluation
+from fedsim.metrics import Sum, merge
+
+QUANTILES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
+SELECTORS = ("client_val_accuracy", "client_val_loss")  # the first that a run has selects its round
+
+Record = Mapping[str, Any]
+
+
+def lower_is_better(name: str) -> bool:
+    """Losses and errors fall; everything else rises."""
+    return name.endswith(("loss", "error"))
+
+
+def client_metrics(evaluations: Sequence[LocalEvaluation]) -> tuple[dict[str, float | None], dict[str, Any]]:
+    """(pooled value by metric, spread by metric) of the clients' own evaluations."""
+    pooled = {f"client_{name}": value.mean for name, value in merge(e.metrics for e in evaluations).items()}
+    spread = {f"client_{name}": _spread(evaluations, name) for name in _names(evaluations)}
+    return pooled, spread
+
+
+def _names(evaluations: Sequence[LocalEvaluation]) -> list[str]:
+    return list(dict.fromkeys(name for evaluation in evaluations for name in evaluation.metrics))
+
+
+def _spread(evaluations: Sequence[LocalEvaluation], name: str) -> dict[str, Any]:
+    """The plain mean over clients and quantiles; clients without examples of the split are left out."""
+    sums = [evaluation.metrics.get(name, Sum(0.0, 0.0)) for evaluation in evaluations]
+    values = [value.mean for value in sums if value.mean is not None]
+    if not values:
+        return {"clients": 0, "mean_over_clients": None, "quantiles": {}}
+    levels = np.quantile(np.asarray(values, dtype=np.float64), QUANTILES).tolist()
+    return {
+        "clients": len(values),
+        "mean_over_clients": fmean(values),
+        "quantiles": {f"{level:g}": value for level, value in zip(QUANTILES, levels, strict=True)},
+    }
+
+
+def summarise(records: Sequence[Record], facts: Mapping[str, Any]) -> dict[str, Any]:
+    """`metrics` of result.json.
+
+    Args:
+        records: of all finished rounds.
+        facts: `server_test` (examples), `clients` (who is evaluated) and so on, told beside each metric.
+
+    Returns:
+        By metric: what was measured where, and its last, best and validation-selected value with rounds.
+    """
+    names = list(dict.fromkeys(name for record in records for name in record["metrics"]))
+    selected = _selected_round(records)
+    summary: dict[str, Any] = {}
+    for name in names:
+        points = [
+            (record["round"], record["metrics"][name])
+            for record in records
+            if record["metrics"].get(name) is not None
+        ]
+        if points:
+            summary[name] = _told(name, facts) | _statistics(name, points, selected)
+    spreads = {record["round"]: record.get("clients", {}) for record in records}
+    for name, entry in summary.items():
+        entry["last"] |= spreads[entry["last"]["round"]].get(name, {})
+    return summary
+
+
+def _statistics(
+    name: str, points: Sequence[tuple[int, float]], selected: tuple[int, str] | None
+) -> dict[str, Any]:
+    pick = min if lower_is_better(name) else max
+    best = pick(points, key=lambda point: point[1])  # the first of equals
+    at = dict(points)
+    chosen = None
+    if selected is not None and selected[0] in at:
+        chosen = {"value": at[selected[0]], "round": selected[0], "selected_by": selected[1]}
+    return {
+        "last": {"value": points[-1][1], "round": points[-1][0]},
+        "best": {"value": best[1], "round": best[0]},
+        "validation_selected": chosen,
+    }
+
+
+def _selected_round(records: Sequence[Record]) -> tuple[int, str] | None:
+    """The first round with the best validation value, among rounds where the clients were evaluated."""
+    for name in SELECTORS:
+        points = [
+            (record["round"], record["metrics"][name])
+            for record in records
+            if record["metrics"].get(name) is not None
+        ]
+        if points:
+            pick = min if lower_is_better(name) else max
+            return pick(points, key=lambda point: point[1])[0], name
+    return None
+
+
+def _told(name: str, facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Which model, on which examples, at which moment, over which clients."""
+    if name.startswith("client_"):
+        split = name.removeprefix("client_").partition("_")[0]
+        return {
+            "model": "personal",
+            "examples": f"each client's own {split} split",
+            "moment": "after the round: the new shared tensors with the client's kept private tensors",
+            "clients": facts["evaluated_clients"],
+            "pooling": "sum over examples / number of examples",
+        }
+    if name.startswith("train_"):
+        return {
+            "model": "local",
+            "examples": "each client's own train split",
+            "moment": "during local training",
+            "clients": "accepted clients of the round",
+            "pooling": "sum over examples / number of examples",
+        }
+    return {
+        "model": "global",
+        "examples": "the server's test set",
+        "moment": "after the round's aggregation",
+        "clients": None,
+        "pooling": "sum over examples / number of examples",
+    }

@@ -1,0 +1,213 @@
+"""One round from cohort to record: draw, train, accept, decide, commit, measure.
+
+Everything that a round changes is in the `RunState` it returns, so a run can stop after any round and go
+on elsewhere with the same bits.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+
+from fedsim import rng
+from fedsim.contracts import Cohort, Decision, Failure, LocalUpdate, Server, Tensors, Vector
+from fedsim.errors import RoundError
+from fedsim.federation import EvaluateOrder, Federation, TrainOrder
+from fedsim.metrics import merge
+from fedsim.params import Layout
+from fedsim.run.adversary import Adversary, query
+from fedsim.run.assembly import Parts
+from fedsim.run.atomic_files import finite
+from fedsim.run.checkpoint import RunState
+from fedsim.run.cohort import draw_cohort
+from fedsim.run.replies import (
+    cohort_of,
+    enforce_policy,
+    integers_of_largest,
+    sort_replies,
+    split_evaluations,
+)
+from fedsim.run.results import client_metrics
+from fedsim.run.server_evaluation import ServerEvaluation
+from fedsim.run.stopwatch import Stopwatch
+
+
+@runtime_checkable
+class Overheads(Protocol):
+    """A federation that knows how long nobody computed, and why."""
+
+    def take_overhead(self) -> dict[str, float]:
+        """Seconds since the last call, by phase of the stopwatch."""
+        ...
+
+
+@dataclass(frozen=True)
+class RoundLoop:
+    """What stays the same over the rounds of a run.
+
+    Attributes:
+        parts: experiment, plugins, data.
+        federation: how clients are reached.
+        server: measures the global model; None: it is not measured.
+        adversary: None: everybody is honest.
+        watch: where the time goes.
+    """
+
+    parts: Parts
+    federation: Federation
+    server: ServerEvaluation | None = None
+    adversary: Adversary | None = None
+    watch: Stopwatch = field(default_factory=Stopwatch)
+
+    def start(self) -> RunState:
+        """The state before round 1."""
+        layout, initial = self.parts.layout, self.parts.initial
+        vector = layout.flatten(initial)
+        return RunState(
+            round=0,
+            vector=vector,
+            integers=layout.integers_of(initial),
+            strategy=self.parts.plugins.strategy.init(vector),
+            attack=self.adversary.init() if self.adversary else {},
+        )
+
+    def play(self, state: RunState) -> tuple[RunState, dict[str, Any]]:
+        """The next round: its state, and its record of JSON values.
+
+        Raises:
+            RoundError: too many clients failed, or the rule made no usable model.
+            WorkerError: the engine cannot go on.
+        """
+        return self._play(state, state.round + 1)
+
+    def _play(self, state: RunState, round: int) -> tuple[RunState, dict[str, Any]]:
+        asked = self._cohort(round)
+        accepted, failures = self._train(state, round, asked)
+        with self.watch.phase("aggregate"):
+            after, decision = self._aggregate(state, round, accepted)
+            self.federation.commit([reply.partition for reply in accepted])
+        measured = self._measure(after, asked)
+        record = {
+            "round": round,
+            "cohort": list(asked),
+            "accepted": [reply.partition for reply in accepted],
+            "examples": sum(reply.examples for reply in accepted),
+            "steps": sum(reply.steps for reply in accepted),
+            "update_norm": float(torch.linalg.vector_norm(decision.update.double())),
+            "weights": None if decision.weights is None else decision.weights.tolist(),
+            "metrics": _means(accepted) | measured.metrics,
+            "clients": measured.spread,
+            "failures": [asdict(failure) for failure in (*failures, *measured.failures)],
+            "seconds": self.watch.take(),
+        }
+        return after, finite(record)
+
+    def _cohort(self, round: int) -> tuple[int, ...]:
+        federation = self.parts.experiment.federation
+        forced = self.adversary.forced_members(round) if self.adversary else ()
+        return draw_cohort(
+            self.parts.seed, round, federation.clients, federation.clients_per_round, forced=forced
+        )
+
+    def _train(
+        self, state: RunState, round: int, asked: Sequence[int]
+    ) -> tuple[tuple[LocalUpdate, ...], tuple[Failure, ...]]:
+        order = TrainOrder(round, state.vector, state.integers, state.downlink)
+        with self.watch.phase("train"):
+            replies = self.federation.train(order, asked)
+        self._tell_overhead("train")
+        with self.watch.phase("aggregate"):
+            replied = sort_replies(replies, self.parts.layout, round)
+        self._enforce(round, asked, replied.failures, "train")
+        return replied.accepted, replied.failures
+
+    def _enforce(self, round: int, asked: Sequence[int], failures: Sequence[Failure], what: str) -> None:
+        allowed = self.parts.experiment.failures.max_failed_fraction
+        enforce_policy(round, len(asked), failures, allowed, what)
+
+    def _aggregate(
+        self, state: RunState, round: int, accepted: Sequence[LocalUpdate]
+    ) -> tuple[RunState, Decision]:
+        strategy, seed = self.parts.plugins.strategy, self.parts.seed
+        cohort = cohort_of(round, accepted, self.parts.layout)
+        if self.adversary:
+            rule = query(strategy, state.strategy, cohort, state.vector, seed)
+            cohort = self.adversary.rewrite(state.attack, cohort, state.vector, rule)
+        server = Server(model=state.vector, rng=rng.stream(seed, "strategy", round))
+        remembered, decision = strategy.step(state.strategy, cohort, server)
+        after = RunState(
+            round=round,
+            vector=apply(state.vector, decision, cohort, self.parts.layout),
+            integers=integers_of_largest(accepted),
+            strategy=remembered,
+            downlink=decision.downlink,
+            attack=state.attack,
+        )
+        return after, decision
+
+    def _measure(self, state: RunState, asked: Sequence[int]) -> "_Measured":
+        """The global model and the clients' own, in the rounds where the experiment asks for it."""
+        table, last = self.parts.experiment.evaluate, self.parts.experiment.rounds
+        measured = _Measured({}, {}, ())
+        with self.watch.phase("evaluate"):
+            if self.server and (state.round % table.every == 0 or state.round == last):
+                measured.metrics.update(self.server.measure(tensors_of(state, self.parts.layout)))
+            due = state.round % table.clients_every == 0 or state.round == last
+            if table.clients != "none" and due:
+                everybody = range(self.parts.experiment.federation.clients)
+                who = list(asked) if table.clients == "sampled" else list(everybody)
+                measured = self._measure_clients(state, who, measured)
+        self._tell_overhead("evaluate")
+        return measured
+
+    def _tell_overhead(self, phase: str) -> None:
+        if isinstance(self.federation, Overheads):
+            for name, seconds in self.federation.take_overhead().items():
+                self.watch.move(phase, name, seconds)
+
+    def _measure_clients(self, state: RunState, who: Sequence[int], measured: "_Measured") -> "_Measured":
+        order = EvaluateOrder(state.round, state.vector, state.integers, state.downlink)
+        evaluations, failures = split_evaluations(self.federation.evaluate(order, who))
+        self._enforce(state.round, who, failures, "evaluate")
+        pooled, spread = client_metrics(evaluations)
+        return _Measured(measured.metrics | pooled, spread, tuple(failures))
+
+
+@dataclass(frozen=True)
+class _Measured:
+    """Pooled metrics, the spread over clients, and evaluations that failed."""
+
+    metrics: dict[str, float | None]
+    spread: dict[str, Any]
+    failures: tuple[Failure, ...]
+
+
+def _means(accepted: Sequence[LocalUpdate]) -> dict[str, float | None]:
+    return {name: value.mean for name, value in merge(reply.metrics for reply in accepted).items()}
+
+
+def apply(model: Vector, decision: Decision, cohort: Cohort, layout: Layout) -> Vector:
+    """The new model, [d]: added in float64, then rounded to the layout's type.
+
+    Raises:
+        RoundError: the rule's update is misshapen or not finite.
+    """
+    update = decision.update
+    if tuple(update.shape) != (layout.size,):
+        raise RoundError(
+            f"Round {cohort.round}: the rule made an update of shape {tuple(update.shape)}, "
+            f"wanted ({layout.size},)."
+        )
+    new = (model.double() + update.to(model.device).double()).to(layout.dtype)
+    if not bool(torch.isfinite(new).all()):
+        raise RoundError(
+            f"Round {cohort.round}: the rule made a model that is not finite from {len(cohort.partitions)} "
+            "finite updates: lower its step size, or the clients' learning rate."
+        )
+    return new
+
+
+def tensors_of(state: RunState, layout: Layout) -> Tensors:
+    """The shared model by name."""
+    return layout.unflatten(state.vector, state.integers)

@@ -1,0 +1,302 @@
+"""Runs an experiment: one seed after the other, each into a folder of its own.
+
+Every transport shares this loop: the caller hands over a factory of federations, so the same rounds run
+on the engine, through a Flower grid in one process, or on SuperNodes elsewhere.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import torch
+
+from fedsim.config import Experiment
+from fedsim.contracts import Tensors
+from fedsim.errors import CheckpointError, FedsimError
+from fedsim.federation import Federation
+from fedsim.params import digest
+from fedsim.run import checkpoint as checkpoints
+from fedsim.run.adversary import Adversary
+from fedsim.run.assembly import Parts, assemble
+from fedsim.run.atomic_files import save_json
+from fedsim.run.checkpoint import Checkpoint, RunState
+from fedsim.run.directory import RunDirectory, seed_folder
+from fedsim.run.expectations import check, refuse_unknown, unmet
+from fedsim.run.private_store import PrivateStore
+from fedsim.run.provenance import manifest
+from fedsim.run.replies import TooManyFailures
+from fedsim.run.results import summarise
+from fedsim.run.round_loop import RoundLoop, tensors_of
+from fedsim.run.server_evaluation import ServerEvaluation, known_metrics, server_device
+from fedsim.run.stopwatch import PHASES
+from fedsim.run.summary import summary_of
+
+Status = Literal["completed", "failed", "expectation_failed"]
+FederationOf = Callable[[Parts, PrivateStore], Federation]
+
+
+class Observer(Protocol):
+    """Told of a run's progress; must not change anything."""
+
+    def seed_started(self, parts: Parts, folder: Path, finished: int) -> None:
+        """A seed begins, or goes on after `finished` rounds."""
+        ...
+
+    def round_finished(self, record: Mapping[str, Any]) -> None:
+        """A line of rounds.jsonl was written."""
+        ...
+
+    def seed_finished(self, outcome: "Outcome") -> None:
+        """A seed has ended, well or not."""
+        ...
+
+
+class Silent:
+    """Says nothing."""
+
+    def seed_started(self, parts: Parts, folder: Path, finished: int) -> None:
+        """Nothing."""
+
+    def round_finished(self, record: Mapping[str, Any]) -> None:
+        """Nothing."""
+
+    def seed_finished(self, outcome: "Outcome") -> None:
+        """Nothing."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How one seed ended.
+
+    Attributes:
+        seed: of the run.
+        status: see result.json.
+        folder: of the run.
+        result: what result.json holds.
+        tensors: the final shared tensors; empty where the run failed or was finished before.
+    """
+
+    seed: int
+    status: Status
+    folder: Path
+    result: Mapping[str, Any]
+    tensors: Tensors = field(default_factory=dict)
+
+    @property
+    def exit_code(self) -> int:
+        """0 completed, 1 failed, 3 expectation failed."""
+        return {"completed": 0, "failed": 1, "expectation_failed": 3}[self.status]
+
+
+def exit_code(outcomes: Sequence[Outcome]) -> int:
+    """Of all seeds together: a failed one outweighs an unmet expectation."""
+    codes = {outcome.exit_code for outcome in outcomes}
+    return 1 if 1 in codes else max(codes)
+
+
+def run(
+    experiment: Experiment,
+    folder: Path,
+    *,
+    federation_of: FederationOf,
+    resume: bool = False,
+    observer: Observer | None = None,
+) -> list[Outcome]:
+    """All seeds in turn; a seed that fails does not stop the others.
+
+    Args:
+        experiment: as validated.
+        folder: of the whole run.
+        federation_of: makes the clients of one seed reachable.
+        resume: go on from checkpoints; finished seeds are kept as they are.
+        observer: told of progress.
+
+    Raises:
+        FedsimError: with exit code 2, for what is wrong before a seed's first round.
+    """
+    outcomes = []
+    for seed in experiment.seeds:
+        directory = seed_folder(folder, seed, len(experiment.seeds))
+        outcomes.append(
+            run_seed(
+                experiment,
+                seed,
+                directory,
+                federation_of=federation_of,
+                resume=resume,
+                observer=observer or Silent(),
+            )
+        )
+        if len(experiment.seeds) > 1:
+            save_json(folder / "summary.json", summary_of(experiment.name, [one.result for one in outcomes]))
+    return outcomes
+
+
+def run_seed(
+    experiment: Experiment,
+    seed: int,
+    directory: RunDirectory,
+    *,
+    federation_of: FederationOf,
+    resume: bool = False,
+    observer: Observer,
+) -> Outcome:
+    """One seed, from its data to its result.json; a failed round becomes an outcome, not an exception.
+
+    Raises:
+        FedsimError: with exit code 2: experiment, data or checkpoint cannot be used. Nothing was run.
+        KeyboardInterrupt: after workers were ended and result.json written; the run can be resumed.
+    """
+    if resume and (kept := _finished(experiment, seed, directory)):
+        observer.seed_finished(kept)
+        return kept
+    with one_thread():
+        run = SeedRun.prepare(experiment, seed, directory, resume)
+        try:
+            outcome = run.complete(federation_of, observer)
+        except KeyboardInterrupt:
+            directory.write_result(run.failed("interrupted; continue with --resume", ()))
+            raise
+        except FedsimError as error:
+            if error.exit_code == 2:
+                directory.write_result(run.failed(str(error), ()))
+                raise
+            outcome = run.lost(error)
+        except Exception as error:
+            directory.write_result(run.failed(f"{type(error).__name__}: {error}", ()))
+            raise
+    observer.seed_finished(outcome)
+    return outcome
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """One torch thread in this process: a sum over another number of threads has other last bits."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _finished(experiment: Experiment, seed: int, directory: RunDirectory) -> Outcome | None:
+    """The outcome of a seed that ended before, unless it failed."""
+    result = directory.read_result()
+    if result is None or result["status"] == "failed":
+        return None
+    if result["digest"] != experiment.digest():
+        raise CheckpointError(
+            f"{directory.path}: holds a finished run of experiment {result['digest'][:12]}, but the file now "
+            f"reads {experiment.digest()[:12]}: undo the change, or start anew without --resume."
+        )
+    return Outcome(seed, result["status"], directory.path, result)
+
+
+@dataclass
+class SeedRun:
+    """One seed on its way; `state` and `records` grow with every finished round."""
+
+    parts: Parts
+    directory: RunDirectory
+    store: PrivateStore
+    server: ServerEvaluation | None
+    adversary: Adversary | None
+    resumed: Checkpoint | None
+    records: list[dict[str, Any]]
+
+    @classmethod
+    def prepare(cls, experiment: Experiment, seed: int, directory: RunDirectory, resume: bool) -> "SeedRun":
+        """Everything short of workers; the folder is touched last, once nothing can be refused any more."""
+        parts = assemble(experiment, seed)
+        server = ServerEvaluation.of(parts, server_device(experiment.engine.device))
+        refuse_unknown(experiment.expect, known_metrics(parts, server))
+        adversary, layout = Adversary.of(parts), parts.layout
+        store = PrivateStore(directory.private, experiment.engine.private_memory * 2**30)
+        resumed, records = None, []
+        if resume and directory.checkpoint.is_file():
+            resumed = checkpoints.load(directory.checkpoint)
+            checkpoints.require_same(resumed, experiment.digest(), seed, directory.checkpoint)
+            store.restore(resumed.memory, resumed.files)
+            records = directory.rewind(resumed.history)
+        elif resume and not directory.path.is_dir() and len(experiment.seeds) == 1:
+            raise CheckpointError(f"{directory.path}: no such run to resume.")
+        else:
+            directory.create()
+        directory.result.unlink(missing_ok=True)
+        directory.write_manifest(manifest(parts, layout))
+        return cls(parts, directory, store, server, adversary, resumed, records)
+
+    def complete(self, federation_of: FederationOf, observer: Observer) -> Outcome:
+        """All remaining rounds, and the result."""
+        observer.seed_started(self.parts, self.directory.path, len(self.records))
+        with closing(federation_of(self.parts, self.store)) as federation:
+            loop = RoundLoop(self.parts, federation, self.server, self.adversary)
+            state = self.resumed.state if self.resumed else loop.start()
+            while state.round < self.parts.experiment.rounds:
+                state, record = loop.play(state)
+                length = self.directory.append(record)
+                self.records.append(record)
+                self._checkpoint(state, length)
+                observer.round_finished(record)
+        return self._completed(state)
+
+    def _checkpoint(self, state: RunState, history: int) -> None:
+        every = self.parts.experiment.checkpoint.every
+        if every == 0:
+            self.store.sweep()
+        elif state.round % every == 0 or state.round == self.parts.experiment.rounds:
+            memory, files = self.store.snapshot()
+            saved = Checkpoint(
+                state=state,
+                seed=self.parts.seed,
+                digest=self.parts.experiment.digest(),
+                history=history,
+                memory=memory,
+                files=files,
+            )
+            checkpoints.save(self.directory.checkpoint, saved)
+            self.store.sweep()
+
+    def _completed(self, state: RunState) -> Outcome:
+        tensors = tensors_of(state, self.parts.layout)
+        sha256 = digest(tensors)
+        result = self._result() | {"model_sha256": sha256}
+        result["expectations"] = check(self.parts.experiment.expect, result["metrics"])
+        reason = unmet(result["expectations"])
+        status: Status = "expectation_failed" if reason else "completed"
+        result = {"status": status, "reason": reason, **result}
+        self.directory.write_model(tensors, sha256)
+        self.directory.write_result(result)
+        return Outcome(self.parts.seed, status, self.directory.path, result, tensors)
+
+    def lost(self, error: FedsimError) -> Outcome:
+        """The outcome of a run that could not go on."""
+        failures = error.failures if isinstance(error, TooManyFailures) else ()
+        result = self.failed(str(error), [asdict(failure) for failure in failures])
+        self.directory.write_result(result)
+        return Outcome(self.parts.seed, "failed", self.directory.path, result)
+
+    def failed(self, reason: str, failures: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """result.json of a run that did not end."""
+        result = self._result()
+        result["failures"] = [*result["failures"], *failures]
+        return {"status": "failed", "reason": reason, **result}
+
+    def _result(self) -> dict[str, Any]:
+        """What is known of the run so far."""
+        experiment, records = self.parts.experiment, self.records
+        failures = [failure for record in records for failure in record["failures"]]
+        lost = sorted({failure["kind"] for failure in failures} & {"died", "deadline"})
+        return {
+            "seed": self.parts.seed,
+            "digest": experiment.digest(),
+            "rounds": len(records),
+            "metrics": summarise(records, {"evaluated_clients": experiment.evaluate.clients}),
+            "failures": failures,
+            "reproducible": not lost,
+            "not_reproducible_because": lost,
+            "timing": {name: sum(record["seconds"][name] for record in records) for name in PHASES},
+        }

@@ -1,0 +1,64 @@
+"""The global model on the server's test set, in the driver, on one thread."""
+
+import copy
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from fedsim.contracts import Examples, Tensors
+from fedsim.run.assembly import Parts
+from fedsim.training.evaluate import evaluate
+from fedsim.training.functional import model_tensors
+
+
+@dataclass(frozen=True)
+class ServerEvaluation:
+    """A template of the server's own, so that workers in this process cannot move it to another device.
+
+    Attributes:
+        model: the template.
+        examples: the test set, on the device.
+        device: where to compute.
+    """
+
+    model: nn.Module
+    examples: Examples
+    device: torch.device
+
+    @classmethod
+    def of(cls, parts: Parts, device: torch.device) -> "ServerEvaluation | None":
+        """None where there is nothing to measure.
+
+        That is so without a common test set, and where a part of the model never leaves the clients:
+        the server's copy of such a part is untrained, and a number from it would mislead.
+        """
+        data = parts.data
+        if data.test is None or len(data.test) == 0:
+            return None
+        program = parts.program
+        if any(not program.is_shared(name) for name in model_tensors(program.model)):
+            return None
+        model = copy.deepcopy(program.model).to(device)
+        return cls(model, data.test.to(device, parts.dtype), device)
+
+    def measure(self, tensors: Tensors) -> dict[str, float | None]:
+        """`test_accuracy` and `test_loss` of the shared tensors."""
+        moved = {name: tensor.to(self.device) for name, tensor in tensors.items()}
+        sums = evaluate(self.model, moved, self.examples, "test")
+        return {name: value.mean for name, value in sums.items()}
+
+
+def known_metrics(parts: Parts, server: ServerEvaluation | None) -> list[str]:
+    """Names of the metrics that the run will measure."""
+    names = ["test_accuracy", "test_loss"] if server else []
+    if parts.experiment.evaluate.clients != "none":
+        names += [f"client_{split}_{what}" for split in ("test", "val") for what in ("accuracy", "loss")]
+    return [*names, "train_loss"]
+
+
+def server_device(device: str) -> torch.device:
+    """Where the driver measures the global model: on a card where clients use one and the driver sees it."""
+    if device == "cpu" or not torch.cuda.is_available():
+        return torch.device("cpu")
+    return torch.device("cuda" if device == "auto" else device)

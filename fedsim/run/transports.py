@@ -1,0 +1,61 @@
+"""How a run reaches its clients in this process: straight through the engine, or in Flower messages."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedsim.config_tables import Engine
+from fedsim.engine.options import EngineOptions
+from fedsim.engine.start import start
+from fedsim.federation import Federation
+from fedsim.run.assembly import Parts
+from fedsim.run.engine_federation import EngineFederation, TimedSetup
+from fedsim.run.private_store import PrivateStore
+from fedsim.run.provenance import tier
+from fedsim.training.handler import TrainingSetup
+
+
+@dataclass(frozen=True)
+class LocalTransport:
+    """Makes the federation of one seed on this process's own engine.
+
+    Attributes:
+        file: the experiment's file; tier T0 hands it to its ClientApps.
+        overrides: the file's changes, for the same purpose.
+    """
+
+    file: Path
+    overrides: tuple[str, ...] = ()
+
+    def __call__(self, parts: Parts, store: PrivateStore) -> Federation:
+        """The clients of one run; its `close` ends the workers.
+
+        Raises:
+            WorkerError: workers cannot be started.
+        """
+        if tier(parts.experiment.engine.tier) == "T0":
+            from fedsim.flower.local import local_grid_federation
+
+            options, clients = engine_options(parts.experiment.engine), parts.experiment.federation.clients
+            return local_grid_federation(options, self.file, self.overrides, clients=clients, seed=parts.seed)
+        return engine_federation(parts, store)
+
+
+def engine_options(table: Engine) -> EngineOptions:
+    """The engine's own part of the `[engine]` table."""
+    return EngineOptions(
+        backend=table.backend,
+        workers=table.workers,
+        device=table.device,
+        gpus_per_worker=table.gpus_per_worker,
+        address=table.address,
+        deadline=table.deadline,
+    )
+
+
+def engine_federation(parts: Parts, store: PrivateStore) -> EngineFederation:
+    """Tier T1: orders go to the engine's workers as they are."""
+    table = parts.experiment.engine
+    setup = TrainingSetup(parts.plugins.method, parts.seed, parts.dtype)
+    engine = start(engine_options(table), TimedSetup(setup), parts.data)
+    sizes = [len(client.train) for client in parts.data.clients]
+    return EngineFederation(engine, store, sizes, size=parts.layout.size, chunk=table.chunk)
