@@ -12,6 +12,7 @@ import torch
 
 from fedsim.params import Layout
 from fedsim.run.assembly import Parts
+from fedsim.training.tiers import choose_tier
 
 PACKAGES = (
     "fedsim-flower",
@@ -97,10 +98,13 @@ def manifest(parts: Parts, layout: Layout) -> dict[str, Any]:
         "versions": versions(),
         "commit": commit(Path(__file__).resolve().parent),
         "hardware": hardware(),
-        "tier": tier(experiment.engine.tier),
+        "tier": tier(parts),
     }
 
 
-def tier(chosen: str) -> str:
-    """The tier that `auto` stands for."""
-    return "T1" if chosen == "auto" else chosen
+def tier(parts: Parts) -> str:
+    """The tier of a run in this process: the one that was chosen, or what `auto` stands for."""
+    chosen, clients = parts.experiment.engine.tier, parts.data.clients
+    if chosen != "auto":
+        return chosen
+    return choose_tier(parts.program, clients[0].spec, [len(client.train) for client in clients])
