@@ -76,12 +76,12 @@ class StackedExamples(Protocol):
 
     Such examples have a static method `together(parts) -> StackedExamples`, which is asked for the splits
     of c clients; without it, or where it returns None, clients' batches are made apart and stacked.
-
-    Attributes:
-        ragged: clients with different numbers of examples fit into one step over all their examples.
     """
 
-    ragged: bool
+    @property
+    def ragged(self) -> bool:
+        """Do clients with different numbers of examples fit into one step over all their examples?"""
+        ...
 
     def batch(self, rows: Sequence[int], index: Tensor | None) -> "StackedBatch":
         """The examples at `index` ([k, b] int64, a row per client) of clients `rows`; None: all of them."""

@@ -63,6 +63,7 @@ class GinModel(nn.Module):
     def __init__(self, table: Gin, spec: DataSpec) -> None:
         super().__init__()
         widths = (*spec.shape, *[table.hidden] * table.layers)
+        self.features, self.hidden = spec.shape[0], table.hidden
         self.convolutions = nn.ModuleList(
             GINConv(perceptron(a, b), train_eps=table.learn_eps) for a, b in pairwise(widths)
         )
@@ -86,8 +87,10 @@ class GinModel(nn.Module):
     def forward_stacked(self, tensors: Tensors, batch: StackedBatch, noise: Tensors | None) -> Tensor:
         """[k, v, classes] or [k, g, classes] for k clients; the head runs before the readout, as both add."""
         states = inputs(batch)
-        widths = [convolution.nn[0].in_features for convolution in self.convolutions]
-        pieces = tensors["head.weight"].split([*widths, self.head.in_features - sum(widths)], dim=2)
+        hidden = self.head.in_features - self.features
+        pieces = tensors["head.weight"].tensor_split(
+            [self.features + i for i in range(0, hidden, self.hidden)], 2
+        )
         logits = linear(batch, states, pieces[0])
         for index, (name, piece) in enumerate(zip(self.masks, pieces[1:], strict=True)):
             states = drop(self._convolve(tensors, f"convolutions.{index}", states, batch), noise, name)

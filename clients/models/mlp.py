@@ -60,8 +60,8 @@ class MlpModel(nn.Module):
     def forward(self, batch: Batch, noise: Tensors | None = None) -> Tensor:
         """Logits, with the masks of `noise` after each hidden layer."""
         hidden = batch.x.flatten(1)
-        for layer, name in zip(self.layers, self.masks, strict=True):
-            hidden = drop(layer(hidden).relu(), noise, name)
+        for linear_layer, name in zip(self.layers, self.masks, strict=True):
+            hidden = drop(linear_layer(hidden).relu(), noise, name)
         logits: Tensor = self.head(hidden)
         return logits
 

@@ -15,7 +15,7 @@ from fedsim.contracts import Batch, StackedBatch, Tensors
 
 
 def inputs(batch: StackedBatch) -> Tensor:
-    """x as layers take it: rows flattened to [k, b, in]; graphs [k, v, f] or CSR [k v, k f] as they are."""
+    """X as layers take it: rows flattened to [k, b, in]; graphs [k, v, f] or CSR [k v, k f] as they are."""
     x = batch.batch.x
     return x if x.layout == torch.sparse_csr else x.flatten(2)
 
@@ -33,15 +33,15 @@ def linear(batch: StackedBatch, states: Tensor, weight: Tensor, bias: Tensor | N
         [k, v, out].
     """
     if states.layout == torch.sparse_csr:
-        flat = batch.form("inputs", _inputs) @ weight.transpose(1, 2).reshape(-1, weight.shape[1])
-        result = flat.view(len(weight), -1, weight.shape[1])
-        return result if bias is None else result + bias.unsqueeze(1)
+        flat = _kept(batch, "inputs", _inputs) @ weight.transpose(1, 2).reshape(-1, weight.shape[1])
+        product = flat.view(len(weight), -1, weight.shape[1])
+        return product if bias is None else product + bias.unsqueeze(1)
     result: Tensor = _Linear.apply(states, weight, bias)  # type: ignore[no-untyped-call]
     return result
 
 
 class _Linear(torch.autograd.Function):
-    """[k, v, in] -> [k, v, out]; its gradients lie in memory as the weights do, which the step adds faster."""
+    """[k, v, in] -> [k, v, out]; its gradients lie in memory as the weights do, for a fast step."""
 
     @staticmethod
     def forward(ctx: Any, states: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -102,7 +102,7 @@ def _places(batch: Batch) -> int:
 
 
 def _inputs(batch: Batch) -> Sparse:
-    coordinates = batch.x.to_sparse_coo()
+    coordinates = batch.x.to_sparse_coo()  # type: ignore[no-untyped-call]
     rows, columns = coordinates.indices()
     return Sparse.of(rows, columns, coordinates.values(), (batch.x.shape[0], batch.x.shape[1]))
 
@@ -110,7 +110,9 @@ def _inputs(batch: Batch) -> Sparse:
 def _adjacency(batch: Batch, values: Tensor | None) -> Sparse:
     sources, targets = _edges(batch)
     places = _places(batch)
-    weights = torch.ones(len(sources), dtype=batch.x.dtype, device=sources.device) if values is None else values
+    weights = (
+        torch.ones(len(sources), dtype=batch.x.dtype, device=sources.device) if values is None else values
+    )
     return Sparse.of(targets, sources, weights, (places, places))
 
 

@@ -74,8 +74,15 @@ class Place(NamedTuple):
         """Rows with equal `memory` are stretches of one pool."""
         x, y, size = rows.x, rows.y, len(rows.y)
         step, label_step = max(x.stride(0), 1), max(y.stride(0), 1)
-        start, skipped = divmod(x.storage_offset(), step)
-        layout = (x.dtype, x.shape[1:], x.stride(), y.stride(), skipped, y.storage_offset() - start * label_step)
+        start, skipped = divmod(int(x.storage_offset()), step)
+        layout = (
+            x.dtype,
+            x.shape[1:],
+            x.stride(),
+            y.stride(),
+            skipped,
+            y.storage_offset() - start * label_step,
+        )
         memory = (x.untyped_storage().data_ptr(), y.untyped_storage().data_ptr())
         scale = [None if one is None else (one.data_ptr(), one.shape) for one in (rows.mean, rows.std)]
         return cls((memory, layout, scale, rows.dtype), start, size)
@@ -83,7 +90,9 @@ class Place(NamedTuple):
 
 def _from_the_start(part: Tensor, rows: int) -> Tensor:
     """The first `rows` rows of the memory that a part is a stretch of."""
-    return part.as_strided((rows, *part.shape[1:]), part.stride(), part.storage_offset() % max(part.stride(0), 1))
+    return part.as_strided(
+        (rows, *part.shape[1:]), part.stride(), part.storage_offset() % max(part.stride(0), 1)
+    )
 
 
 def _fits(part: "Rows", first: "Rows") -> bool:

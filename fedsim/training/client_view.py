@@ -25,7 +25,7 @@ class ClientView(Batch):
     stacked: StackedBatch | None = None
 
     @classmethod
-    def of(cls, fields: Sequence[Tensor | None], stacked: StackedBatch) -> "ClientView":
+    def of(cls, fields: Sequence[Any], stacked: StackedBatch) -> "ClientView":
         """A view with x, y and mask as `vmap` shows them."""
         view = cls(*fields)
         view.stacked = stacked
@@ -36,7 +36,7 @@ class GraphView(ClientView):
     """A client's nodes or graphs: labels and mask, but the inputs only through a model."""
 
     @property
-    def x(self) -> Tensor:  # type: ignore[override]
+    def x(self) -> Tensor:
         """Not to be had: clients' graphs differ in size.
 
         Raises:

@@ -79,7 +79,6 @@ class FunctionalModel:
             for (owner, key, _), value in zip(buffers, own_buffers, strict=True):
                 owner[key] = value
 
-
     def _for_all_clients(self, tensors: Tensors, stacked: StackedBatch, noise: Tensors | None) -> Tensor:
         slots = (*self._parameters, *self._buffers)
         names = [slot.name.removeprefix(self._prefix) for slot in slots]

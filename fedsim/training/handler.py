@@ -85,9 +85,9 @@ class TrainingHandler:
             return [self._client(train_client, broadcast, *one) for one in _pairs(task)]
         return [self._client(evaluate_client, broadcast, *one) for one in _pairs(task)]
 
-    def _stacked(self, order: TrainOrder, task: Task) -> list[LocalUpdate | Failure]:
+    def _stacked(self, order: TrainOrder, task: Task) -> list[LocalUpdate | LocalEvaluation | Failure]:
         """Clients with equal keys at once; those that cannot, or a stack that raised, one by one."""
-        found: dict[int, LocalUpdate | Failure] = {}
+        found: dict[int, LocalUpdate | LocalEvaluation | Failure] = {}
         detours: dict[int, Detour] = {}
         for members in self._stacks(order, task):
             try:
@@ -169,7 +169,9 @@ _ALONE = Detour("its program has no `stack` key", failed=False)
 
 
 def _detour(error: Exception) -> Detour:
-    return Detour(str(error) if isinstance(error, Unstackable) else _one_line(error), not isinstance(error, Unstackable))
+    return Detour(
+        str(error) if isinstance(error, Unstackable) else _one_line(error), not isinstance(error, Unstackable)
+    )
 
 
 def _one_line(error: Exception) -> str:

@@ -57,7 +57,7 @@ def saved_optimizer(kept: Tensors | None, phase: int) -> list[dict[str, Tensor]]
 
 
 def optimizer_state(trained: Sequence[Trained]) -> dict[str, Tensor]:
-    """The optimisers' tensors after a round, under reserved names; an entry per phase, [c, ...] of a stack."""
+    """The optimisers' tensors after a round, under reserved names, by phase; [c, ...] of a stack."""
     return {
         f"{OPTIMIZER_PREFIX}{phase}/{group}/{key}": value
         for phase, one in enumerate(trained)

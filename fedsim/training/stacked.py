@@ -11,9 +11,17 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fedsim.contracts import ClientInfo, ClientMethod, Context, LocalProgram, LocalUpdate, StackedExamples, Tensors
+from fedsim.contracts import (
+    ClientInfo,
+    ClientMethod,
+    Context,
+    LocalProgram,
+    LocalUpdate,
+    StackedExamples,
+    Tensors,
+)
 from fedsim.errors import RoundError
-from fedsim.federation import TrainOrder
+from fedsim.federation import Order
 from fedsim.metrics import Sum
 from fedsim.training.functional import model_tensors, parameter_names, shared_layout, tensors_on
 from fedsim.training.private import (
@@ -103,7 +111,7 @@ class _Known(NamedTuple):
 def train_stacked(
     method: ClientMethod,
     members: Sequence[Member],
-    order: TrainOrder,
+    order: Order,
     seed: int,
     *,
     received: Received,
@@ -136,7 +144,7 @@ def train_stacked(
 
 
 def _start(
-    members: Sequence[Member], order: TrainOrder, seed: int, received: Received, examples: StackedExamples
+    members: Sequence[Member], order: Order, seed: int, received: Received, examples: StackedExamples
 ) -> StackedRun:
     program, clients, device = members[0].program, len(members), order.vector.device
     template, parameters = tensors_on(device, program.model), parameter_names(program.model)

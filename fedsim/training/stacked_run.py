@@ -1,6 +1,6 @@
 """The phases of one program on many clients at once, step by step: `LocalRun`, stacked."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -8,11 +8,9 @@ from torch import Tensor
 
 from fedsim import rng
 from fedsim.contracts import (
-    Batch,
     Context,
     LocalProgram,
     Phase,
-    StackedBatch,
     StackedExamples,
     Tensors,
 )
@@ -106,9 +104,7 @@ class StackedRun:
             )
         return trained
 
-    def _steps(
-        self, phase: Phase, purpose: str, trained: Trained, unused: frozenset[str]
-    ) -> frozenset[str]:
+    def _steps(self, phase: Phase, purpose: str, trained: Trained, unused: frozenset[str]) -> frozenset[str]:
         parts: dict[int, Trained] = {len(self.partitions): trained}  # of the first k clients
         generators = self._streams("draw", purpose) if phase.draw is not None else []
         shuffles = _Reseeded(self.seed, f"shuffle/{purpose}", self.context.round, self.partitions)
@@ -166,7 +162,7 @@ class StackedRun:
 
     def _replace(self, buffers: Tensors, part: Trained, group: Group) -> None:
         for name, value in buffers.items():
-            if name in part.leaves or name not in self.own and name not in self.common:
+            if name in part.leaves or (name not in self.own and name not in self.common):
                 raise RoundError(
                     f"The losses returned buffer {name!r}, which is "
                     + ("trained." if name in part.leaves else "not among the client's tensors.")

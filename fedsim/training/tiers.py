@@ -1,9 +1,8 @@
-"""Which tier a run takes, and in what chunks: by declared sizes alone, so that a file never chooses differently.
+"""Which tier a run takes, and in what chunks: by declared sizes alone, so a file never chooses differently.
 
-A stacked step (T2) saves what Python and autograd cost per client and step, about half a millisecond; it
-pays where the arithmetic of one client's step is smaller than that. Convolutions, mapped over clients, become grouped
-ones, which are slower than one client's at any size that was measured; so a kernel counts with every place
-it is applied to, which leaves only tiny images to T2.
+A stacked step (T2) saves what Python and autograd cost per client and step; it pays where the arithmetic of
+one client's step takes less than that. Convolutions, mapped over clients, become grouped ones, which are
+slow; a kernel counts with every place it is applied to, which leaves only tiny images to T2.
 """
 
 from collections.abc import Sequence

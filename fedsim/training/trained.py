@@ -78,7 +78,9 @@ class Trained:
         if whole is not None and whole.dtype == first:
             vector = whole.expand(*lead, -1).clone()
         else:
-            parts = [tensors[name].detach().reshape(*lead, size) for name, size in zip(names, sizes, strict=True)]
+            parts = [
+                tensors[name].detach().reshape(*lead, size) for name, size in zip(names, sizes, strict=True)
+            ]
             vector = torch.cat(parts, dim=-1)
         shapes = {name: tensors[name].shape for name in names}
         return cls(vector, _leaves(vector, shapes), _runs(phase, vector, names, sizes, saved))

@@ -82,7 +82,10 @@ def compare(model: Any, parts: Any) -> None:
     slots = batch.slots
     padded = {
         name: torch.stack(
-            [torch.cat([one[name], torch.zeros(slots - len(one[name]), one[name].shape[1])]) for one in noises]
+            [
+                torch.cat([one[name], torch.zeros(slots - len(one[name]), one[name].shape[1])])
+                for one in noises
+            ]
         )
         for name in noises[0]
     }

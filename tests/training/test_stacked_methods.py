@@ -59,7 +59,9 @@ def agree(tiny, first, second, tolerance=1e-9):
                     assert value.shape == right[name].shape, name
                 tiny.assert_equal(right, left, tolerance)
             assert b.metrics["train_loss"].count == a.metrics["train_loss"].count
-            assert b.metrics["train_loss"].total == pytest.approx(a.metrics["train_loss"].total, rel=tolerance)
+            assert b.metrics["train_loss"].total == pytest.approx(
+                a.metrics["train_loss"].total, rel=tolerance
+            )
     return compared
 
 
@@ -83,7 +85,9 @@ def build(tiny, name):
     model, sgd = tiny.seeded(), MOMENTUM
     data, rule = tiny.federated(SIZES), None
     if name == "apfl":
-        method = found.Apfl(model=model, alpha=0.5, batch_size=4, optimizer=sgd, mixing=Sgd(learning_rate=2.0))
+        method = found.Apfl(
+            model=model, alpha=0.5, batch_size=4, optimizer=sgd, mixing=Sgd(learning_rate=2.0)
+        )
     elif name == "batch_norm_and_dropout":
         method = found.Plain(
             model=tiny.seeded(norm=True, dropout=0.4), batch_size=4, optimizer=sgd, private_norm=True
@@ -108,7 +112,9 @@ def build(tiny, name):
     return Stackable(method), data, rule
 
 
-PROOFS = sorted(path.stem.removeprefix("test_") for path in (Path(__file__).parent / "methods").glob("test_*"))
+PROOFS = sorted(
+    path.stem.removeprefix("test_") for path in (Path(__file__).parent / "methods").glob("test_*")
+)
 
 
 @pytest.mark.parametrize("name", PROOFS)
@@ -138,7 +144,9 @@ def test_clients_of_unequal_sizes(tiny, optimizer, batch_size, keep):
 
 
 def augmented(batch, rng):
-    return batch._replace(x=batch.x + 0.1 * torch.randn(batch.x.shape, generator=rng, dtype=batch.x.dtype)), {}
+    return batch._replace(
+        x=batch.x + 0.1 * torch.randn(batch.x.shape, generator=rng, dtype=batch.x.dtype)
+    ), {}
 
 
 def unit_head(tensors, context):
