@@ -8,7 +8,8 @@ from torch import Tensor, nn
 
 from clients.models.dropout import draw_masks, drop
 from clients.models.readout import Readout, read_out
-from clients.models.stacked import along, inputs, layer, linear, pooling
+from clients.models.stacked import inputs, layer, linear
+from clients.models.stacked_edges import along, pooling
 from fedsim.contracts import Batch, DataSpec, StackedBatch, Tensors
 
 

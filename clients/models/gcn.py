@@ -15,7 +15,8 @@ from torch_geometric.nn.conv.gcn_conv import gcn_norm
 from clients.models.checks import at_least, is_rate, require_task
 from clients.models.convolution_stack import ConvolutionStack
 from clients.models.readout import Readout
-from clients.models.stacked import along, linear, normalised
+from clients.models.stacked import linear
+from clients.models.stacked_edges import along, normalised
 from fedsim.contracts import Batch, DataSpec, StackedBatch, Tensors
 
 

@@ -15,7 +15,8 @@ from torch_geometric.nn import GINConv
 from clients.models.checks import at_least, is_rate, require_task
 from clients.models.dropout import draw_masks, drop
 from clients.models.readout import Readout, read_out
-from clients.models.stacked import along, inputs, linear, pooling, sum_of_neighbours
+from clients.models.stacked import inputs, linear
+from clients.models.stacked_edges import along, pooling, sum_of_neighbours
 from fedsim.contracts import Batch, DataSpec, StackedBatch, Tensors
 
 

@@ -16,7 +16,8 @@ from torch_geometric.nn import SAGEConv
 from clients.models.checks import at_least, is_rate, require_task
 from clients.models.convolution_stack import ConvolutionStack
 from clients.models.readout import Readout
-from clients.models.stacked import along, linear, mean_of_neighbours
+from clients.models.stacked import linear
+from clients.models.stacked_edges import along, mean_of_neighbours
 from fedsim.contracts import DataSpec, StackedBatch, Tensors
 
 
