@@ -50,7 +50,7 @@ def generator(seed: int) -> torch.Generator:
 
 
 def rows(*shape: int, single: bool = True) -> FederatedData:
-    sizes = SIZES if single else tuple(size + (size % 4 == 1) for size in SIZES)
+    sizes = SIZES if single else (11, 7, 4, 3, 11, 8)  # last batches of 3: BatchNorm over 2 is ill-posed
     count = sum(sizes)
     x = torch.randint(256, (count, *shape), generator=generator(0)).to(torch.uint8)
     mean, std = torch.full((1,), 120.0), torch.full((1,), 60.0)
