@@ -6,6 +6,7 @@ optimiser's state is kept.
 """
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, Literal
 
 from clients.models.checks import at_least
@@ -51,23 +52,31 @@ class Supervised(WithoutState):
             raise ConfigError(f"clip_norm must be above 0, found {self.clip_norm}.")
 
     def program(self, client: ClientInfo, round: int) -> LocalProgram:
-        """One phase that trains all parameters.
+        """One phase that trains all parameters; the same program for all clients with data of one kind.
 
         Raises:
             ConfigError: the model cannot serve the client's data, or `batch_size` is a number on nodes.
         """
-        model = self.model.build(client.spec)
+        return _program(self, client.spec, round)
+
+    def build_program(self, spec: DataSpec, round: int) -> LocalProgram:
+        """The program for data of one kind, made anew."""
+        model = self.model.build(spec)
         phase = Phase(
             trains=everything,
             losses=supervised_losses(model),
             draw=model_draw(model),
             optimizer=scheduled(self.optimizer, self.schedule, round),
             epochs=self.epochs,
-            batch_size=self._rows_per_step(client.spec),
+            batch_size=self._rows_per_step(spec),
             transform=None if self.clip_norm is None else clip_by_norm(self.clip_norm),
         )
         return LocalProgram(
-            model=model, is_shared=everything, phases=(phase,), keep_optimizer=self.keep_optimizer
+            model=model,
+            is_shared=everything,
+            phases=(phase,),
+            keep_optimizer=self.keep_optimizer,
+            stack=(self, spec, round),
         )
 
     def _rows_per_step(self, spec: DataSpec) -> int | None:
@@ -81,6 +90,11 @@ class Supervised(WithoutState):
             f"client.batch_size = {self.batch_size}, but the data are nodes, which are trained all at "
             'once: leave batch_size out or set it to "full".'
         )
+
+
+@lru_cache(maxsize=64)
+def _program(method: Supervised, spec: DataSpec, round: int) -> LocalProgram:
+    return method.build_program(spec, round)
 
 
 def scheduled(optimizer: Optimizer, schedule: Schedule, round: int) -> Optimizer:

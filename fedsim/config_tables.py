@@ -83,8 +83,9 @@ class Engine(Section):
         backend: `in-process` (one worker: this process; more: spawned processes) or `ray`.
         workers: how many; None: one per usable core, 8 at most. Results do not depend on it.
         device: `auto` takes CUDA where there is one; else `cpu`, `cuda` or `cuda:N`.
-        tier: `T0` sends Flower messages to a ClientApp, `T1` runs clients one after the other.
-        chunk: clients per task; None: by a rule on declared sizes.
+        tier: `T0` sends Flower messages to a ClientApp, `T1` runs clients one after the other, `T2` many at
+            once where their programs allow it; `auto` is T1.
+        chunk: clients per task, in T2 those computed at once; None: by a rule on declared sizes.
         address: of a running Ray cluster to join.
         gpus_per_worker: share of a card; `auto`: all cards divided evenly.
         deadline: seconds that a worker may take for its share of a round; None: no limit.
@@ -102,13 +103,6 @@ class Engine(Section):
     deadline: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     dtype: Literal["float32", "float64"] = "float32"
     private_memory: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 2.0
-
-    @field_validator("tier")
-    @classmethod
-    def _exists(cls, value: str) -> str:
-        if value == "T2":
-            raise ValueError('"auto", "T0" or "T1": stacked clients (T2) are not available yet')
-        return value
 
     @field_validator("address")
     @classmethod

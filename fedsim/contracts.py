@@ -6,7 +6,7 @@ Shapes use b examples in a batch, n clients in a cohort, d floating-point values
 k losses, m malicious clients.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -71,6 +71,52 @@ class Examples(Protocol):
         ...
 
 
+class StackedExamples(Protocol):
+    """The same split of c clients, side by side; `Examples` that can be stacked make one.
+
+    Such examples have a static method `together(parts) -> StackedExamples`, which is asked for the splits
+    of c clients; without it, or where it returns None, clients' batches are made apart and stacked.
+    """
+
+    @property
+    def ragged(self) -> bool:
+        """Do clients with different numbers of examples fit into one step over all their examples?"""
+        ...
+
+    def batch(self, rows: Sequence[int], index: Tensor | None) -> "StackedBatch":
+        """The examples at `index` ([k, b] int64, a row per client) of clients `rows`; None: all of them."""
+        ...
+
+    def own(self, row: int, index: Tensor | None) -> Batch:
+        """What `batch(index)` ([b]) of one client's examples is, but only to be read, and so not copied."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class StackedBatch:
+    """The batches of k clients.
+
+    Attributes:
+        batch: rows: x [k, b, ...], y [k, b]. Nodes and graphs: every client has v slots for nodes, those
+            beyond its own are empty; x [k, v, f], or where less than 10 % of it is not zero, a CSR matrix
+            [k v, k f] with a block per client; y [k, v] or [k, g]; mask [k, v]; edge_index [2, e] and graph
+            [k v] count slots and graphs over all clients (graph: -1 for an empty slot).
+        slots: v, or None for rows.
+        forms: what a model derived from this batch's inputs and edges, such as a normalised adjacency.
+            It lives as long as they stay the same.
+    """
+
+    batch: Batch
+    slots: int | None = None
+    forms: dict[str, Any] = field(default_factory=dict)
+
+    def form(self, name: str, build: Callable[[Batch], Any]) -> Any:
+        """`build(batch)`, built once."""
+        if name not in self.forms:
+            self.forms[name] = build(self.batch)
+        return self.forms[name]
+
+
 @dataclass(frozen=True)
 class ClientData:
     """One client's own data; the splits are disjoint."""
@@ -113,7 +159,12 @@ class ClientInfo:
 
 
 class Model(Protocol):
-    """An nn.Module called as `model(batch, noise)`; it never draws by itself."""
+    """An nn.Module called as `model(batch, noise)`; it never draws by itself.
+
+    A model may also offer `forward_stacked(tensors, batch, noise)`: its logits [k, b, classes] for k
+    clients, given tensors [k, ...] by name, a `StackedBatch`, and noise [k, ...] or None. Without it, models
+    of rows are mapped over clients by `torch.func.vmap`, and models of graphs run one client at a time.
+    """
 
     def __call__(self, batch: Batch, noise: Tensors | None = None) -> Tensor:
         """Logits, [b, classes] (nodes: [v, classes]; graphs: [g, classes]); noise None: no dropout."""
@@ -133,7 +184,10 @@ class ModelBuilder(Protocol):
 
 
 class Optimizer(Protocol):
-    """A frozen description of an optimiser; elementwise, so it runs on [d] and on stacked [c, d]."""
+    """A frozen description of an optimiser; elementwise, so it runs on [d] and on stacked [c, d].
+
+    State of shape [], such as a count of steps, has shape [c, 1] on a stack.
+    """
 
     @property
     def learning_rate(self) -> float:
@@ -236,6 +290,10 @@ class LocalProgram:
         keep_optimizer: the optimisers' state becomes private state, kept between rounds.
         used: all tensors -> the model's tensors that this client uses and is evaluated on.
         tune: phases run before an evaluation only; what they change is discarded.
+        stack: clients whose programs have equal keys (and tensors of equal shapes) compute the same
+            functions of (tensors, batch, context), so that one client's closures serve them all and they
+            may run as one stacked computation; what differs from client to client is a private tensor.
+            None: this client runs alone.
     """
 
     model: nn.Module
@@ -244,6 +302,7 @@ class LocalProgram:
     keep_optimizer: bool = False
     used: Callable[[Tensors], Tensors] = keep
     tune: tuple[Phase, ...] = ()
+    stack: Hashable | None = None
 
 
 class ClientMethod(Protocol):
@@ -276,6 +335,19 @@ class ClientMethod(Protocol):
 
 
 @dataclass(frozen=True)
+class Detour:
+    """Why a client that should have run stacked (T2) ran by itself (T1).
+
+    Attributes:
+        reason: one line.
+        failed: an exception in the stacked run; else its program cannot be stacked, in any run.
+    """
+
+    reason: str
+    failed: bool
+
+
+@dataclass(frozen=True)
 class LocalUpdate:
     """One client's result of a round.
 
@@ -288,6 +360,7 @@ class LocalUpdate:
         uplink: named tensors beside the update.
         metrics: merged statistics of the training, such as `train_loss`.
         private: the private tensors to keep; never sent to the server.
+        detour: set where it was not computed the way that was asked.
     """
 
     partition: int
@@ -298,6 +371,7 @@ class LocalUpdate:
     uplink: Tensors
     metrics: Mapping[str, Sum]
     private: Tensors
+    detour: Detour | None = None
 
 
 @dataclass(frozen=True)

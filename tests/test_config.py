@@ -79,7 +79,6 @@ def test_an_integer_is_a_number():
             "federation.clients_per_round: found 4, wanted at most federation.clients = 3.",
         ),
         ({"rounds": 1, "federation": {"split": [0.5, 0.1, 0.1]}}, "federation.split: .* sum to 1"),
-        ({"rounds": 1, "engine": {"tier": "T2"}}, r'engine.tier: found "T2", .*not available yet'),
         (
             {"rounds": 1, "engine": {"backend": "dask"}},
             "engine.backend: found \"dask\", wanted 'in-process' or 'ray'",

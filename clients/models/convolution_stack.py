@@ -8,7 +8,9 @@ from torch import Tensor, nn
 
 from clients.models.dropout import draw_masks, drop
 from clients.models.readout import Readout, read_out
-from fedsim.contracts import Batch, DataSpec, Tensors
+from clients.models.stacked import inputs, layer, linear
+from clients.models.stacked_edges import along, pooling
+from fedsim.contracts import Batch, DataSpec, StackedBatch, Tensors
 
 
 class ConvolutionStack(nn.Module):
@@ -58,6 +60,20 @@ class ConvolutionStack(nn.Module):
         else:
             logits = self.head(states, *edges)
         return logits
+
+    def convolve(self, tensors: Tensors, name: str, states: Tensor, batch: StackedBatch) -> Tensor:
+        """One convolution of k clients: [k, v, in], or sparse inputs, -> [k, v, out]."""
+        raise NotImplementedError(f"{type(self).__name__} has no stacked convolution")
+
+    def forward_stacked(self, tensors: Tensors, batch: StackedBatch, noise: Tensors | None) -> Tensor:
+        """[k, v, classes] or [k, g, classes] for k clients."""
+        states = inputs(batch)
+        for index, name in enumerate(self.masks):
+            states = self.convolve(tensors, f"convolutions.{index}", states, batch)
+            states = drop(states.relu(), noise, name)
+        if not self.on_graphs:
+            return self.convolve(tensors, "head", states, batch)
+        return linear(batch, along(pooling(batch, self.readout), states), *layer(tensors, "head"))
 
     def draw(self, batch: Batch, rng: torch.Generator) -> dict[str, Tensor]:
         """One mask [v, hidden] per hidden convolution."""

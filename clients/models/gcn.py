@@ -15,7 +15,9 @@ from torch_geometric.nn.conv.gcn_conv import gcn_norm
 from clients.models.checks import at_least, is_rate, require_task
 from clients.models.convolution_stack import ConvolutionStack
 from clients.models.readout import Readout
-from fedsim.contracts import Batch, DataSpec
+from clients.models.stacked import linear
+from clients.models.stacked_edges import along, normalised
+from fedsim.contracts import Batch, DataSpec, StackedBatch, Tensors
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,3 +65,8 @@ class GcnModel(ConvolutionStack):
         """Edges and self-loops [2, e + v] with their weights 1 / sqrt(degree_i degree_j) [e + v]."""
         index, weight = gcn_norm(batch.edge_index, num_nodes=len(batch.x), dtype=batch.x.dtype)
         return index, weight
+
+    def convolve(self, tensors: Tensors, name: str, states: Tensor, batch: StackedBatch) -> Tensor:
+        """A product with each client's weight, then one with the adjacency of all."""
+        projected = linear(batch, states, tensors[f"{name}.lin.weight"])
+        return along(normalised(batch), projected) + tensors[f"{name}.bias"].unsqueeze(1)

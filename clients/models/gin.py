@@ -15,7 +15,9 @@ from torch_geometric.nn import GINConv
 from clients.models.checks import at_least, is_rate, require_task
 from clients.models.dropout import draw_masks, drop
 from clients.models.readout import Readout, read_out
-from fedsim.contracts import Batch, DataSpec, Tensors
+from clients.models.stacked import inputs, linear
+from clients.models.stacked_edges import along, pooling, sum_of_neighbours
+from fedsim.contracts import Batch, DataSpec, StackedBatch, Tensors
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +64,7 @@ class GinModel(nn.Module):
     def __init__(self, table: Gin, spec: DataSpec) -> None:
         super().__init__()
         widths = (*spec.shape, *[table.hidden] * table.layers)
+        self.features, self.hidden = spec.shape[0], table.hidden
         self.convolutions = nn.ModuleList(
             GINConv(perceptron(a, b), train_eps=table.learn_eps) for a, b in pairwise(widths)
         )
@@ -81,6 +84,29 @@ class GinModel(nn.Module):
             joined = read_out(joined, batch, self.readout)
         logits: Tensor = self.head(joined)
         return logits
+
+    def forward_stacked(self, tensors: Tensors, batch: StackedBatch, noise: Tensors | None) -> Tensor:
+        """[k, v, classes] or [k, g, classes] for k clients; the head runs before the readout, as both add."""
+        states = inputs(batch)
+        hidden = self.head.in_features - self.features
+        pieces = tensors["head.weight"].tensor_split(
+            [self.features + i for i in range(0, hidden, self.hidden)], 2
+        )
+        logits = linear(batch, states, pieces[0])
+        for index, (name, piece) in enumerate(zip(self.masks, pieces[1:], strict=True)):
+            states = drop(self._convolve(tensors, f"convolutions.{index}", states, batch), noise, name)
+            logits = logits + linear(batch, states, piece)
+        if self.on_graphs:
+            logits = along(pooling(batch, self.readout), logits)
+        return logits + tensors["head.bias"].unsqueeze(1)
+
+    def _convolve(self, tensors: Tensors, name: str, states: Tensor, batch: StackedBatch) -> Tensor:
+        weight, bias = tensors[f"{name}.nn.0.weight"], tensors[f"{name}.nn.0.bias"]
+        projected = linear(batch, states, weight)
+        own = (1 + tensors[f"{name}.eps"]).unsqueeze(2) * projected
+        hidden = (own + along(sum_of_neighbours(batch), projected) + bias.unsqueeze(1)).relu()
+        second, shift = tensors[f"{name}.nn.2.weight"], tensors[f"{name}.nn.2.bias"]
+        return linear(batch, hidden, second, shift).relu()
 
     def draw(self, batch: Batch, rng: torch.Generator) -> dict[str, Tensor]:
         """One mask [v, hidden] per convolution."""

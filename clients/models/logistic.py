@@ -6,7 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from clients.models.checks import require_task
-from fedsim.contracts import Batch, DataSpec, Tensors
+from clients.models.stacked import inputs, layer, linear
+from fedsim.contracts import Batch, DataSpec, StackedBatch, Tensors
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +35,10 @@ class LogisticModel(nn.Module):
         """Logits; there is no noise to apply."""
         logits: Tensor = self.head(batch.x.flatten(1))
         return logits
+
+    def forward_stacked(self, tensors: Tensors, batch: StackedBatch, noise: Tensors | None) -> Tensor:
+        """[k, b, classes] for k clients."""
+        return linear(batch, inputs(batch), *layer(tensors, "head"))
 
     def draw(self, batch: Batch, rng: torch.Generator) -> dict[str, Tensor]:
         """Nothing is drawn."""

@@ -8,7 +8,8 @@ from torch import Tensor, nn
 
 from clients.models.checks import at_least, is_rate, require_task
 from clients.models.dropout import draw_masks, drop
-from fedsim.contracts import Batch, DataSpec, Tensors
+from clients.models.stacked import inputs, layer, linear
+from fedsim.contracts import Batch, DataSpec, StackedBatch, Tensors
 from fedsim.errors import ConfigError
 
 
@@ -59,10 +60,18 @@ class MlpModel(nn.Module):
     def forward(self, batch: Batch, noise: Tensors | None = None) -> Tensor:
         """Logits, with the masks of `noise` after each hidden layer."""
         hidden = batch.x.flatten(1)
-        for layer, name in zip(self.layers, self.masks, strict=True):
-            hidden = drop(layer(hidden).relu(), noise, name)
+        for linear_layer, name in zip(self.layers, self.masks, strict=True):
+            hidden = drop(linear_layer(hidden).relu(), noise, name)
         logits: Tensor = self.head(hidden)
         return logits
+
+    def forward_stacked(self, tensors: Tensors, batch: StackedBatch, noise: Tensors | None) -> Tensor:
+        """[k, b, classes] for k clients."""
+        hidden = inputs(batch)
+        for index, name in enumerate(self.masks):
+            weight, bias = layer(tensors, f"layers.{index}")
+            hidden = drop(linear(batch, hidden, weight, bias).relu(), noise, name)
+        return linear(batch, hidden, *layer(tensors, "head"))
 
     def draw(self, batch: Batch, rng: torch.Generator) -> dict[str, Tensor]:
         """One mask [b, width] per hidden layer."""

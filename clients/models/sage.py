@@ -8,13 +8,17 @@ map. Neighbours are not sampled. Line 7, scaling states to unit length, is an op
 from dataclasses import dataclass
 from functools import partial
 
-from torch import nn
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
 from torch_geometric.nn import SAGEConv
 
 from clients.models.checks import at_least, is_rate, require_task
 from clients.models.convolution_stack import ConvolutionStack
 from clients.models.readout import Readout
-from fedsim.contracts import DataSpec
+from clients.models.stacked import linear
+from clients.models.stacked_edges import along, mean_of_neighbours
+from fedsim.contracts import DataSpec, StackedBatch, Tensors
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +51,7 @@ class Sage:
             ConfigError: the data are rows.
         """
         require_task("sage", spec, "nodes", "graphs")
-        return ConvolutionStack(
+        return SageModel(
             partial(SAGEConv, normalize=self.normalize),
             spec,
             hidden=self.hidden,
@@ -55,3 +59,21 @@ class Sage:
             dropout=self.dropout,
             readout=self.readout,
         )
+
+
+class SageModel(ConvolutionStack):
+    """A stack of SAGE convolutions, all of which scale their output to unit length or none does."""
+
+    def convolve(self, tensors: Tensors, name: str, states: Tensor, batch: StackedBatch) -> Tensor:
+        """Both weights in one product; then the mean of neighbours, which the order does not change."""
+        weights = [tensors[f"{name}.{side}.weight"] for side in ("lin_l", "lin_r")]
+        neighbours, own = linear(batch, states, torch.cat(weights, dim=1)).chunk(2, dim=2)
+        bias = tensors[f"{name}.lin_l.bias"].unsqueeze(1)
+        result = along(mean_of_neighbours(batch), neighbours) + bias + own
+        return functional.normalize(result, dim=-1) if self.convolutions_normalize else result
+
+    @property
+    def convolutions_normalize(self) -> bool:
+        """Do the convolutions scale their outputs?"""
+        first: SAGEConv = self.convolutions[0] if len(self.convolutions) else self.head
+        return bool(first.normalize)

@@ -5,13 +5,17 @@ can keep the pool in shared memory; `batch` always makes tensors of its own, whi
 v counts nodes, e directed edges, g graphs, f features, c channels.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from fedsim.contracts import Batch
+from fedsim.data.stacked_graphs import StackedGraphs, StackedNodes
+from fedsim.data.stacked_rows import Place, StackedRows, stacked_rows
 
 
 @dataclass(frozen=True)
@@ -63,6 +67,16 @@ class Rows:
             dtype=dtype,
         )
 
+    @cached_property
+    def place(self) -> Place:
+        """Where the rows lie in the memory that clients share."""
+        return Place.of(self)
+
+    @staticmethod
+    def together(parts: Sequence["Rows"]) -> StackedRows | None:
+        """The rows of many clients; see `contracts.StackedExamples`."""
+        return stacked_rows(parts)
+
     def part(self, start: int, stop: int) -> "Rows":
         """Rows start..stop-1, as a view."""
         return replace(self, x=self.x[start:stop], y=self.y[start:stop])
@@ -101,6 +115,17 @@ class Nodes:
     def labels(self) -> Tensor:
         """[n] int64, of the nodes that count."""
         return self.y.index_select(0, self.index)
+
+    @cached_property
+    def nonzero(self) -> tuple[Tensor, Tensor]:
+        """([z, 2] node and feature, [z] value) of all features that are not zero, row by row."""
+        places = self.x.nonzero()
+        return places, self.x[places[:, 0], places[:, 1]]
+
+    @staticmethod
+    def together(parts: Sequence["Nodes"]) -> StackedNodes:
+        """The graphs of many clients; see `contracts.StackedExamples`."""
+        return StackedNodes(parts)
 
     def to(self, device: torch.device, dtype: torch.dtype) -> "Nodes":
         """The same nodes elsewhere."""
@@ -151,6 +176,11 @@ class Graphs:
     def labels(self) -> Tensor:
         """[g] int64."""
         return self.y.clone()
+
+    @staticmethod
+    def together(parts: Sequence["Graphs"]) -> StackedGraphs:
+        """The graphs of many clients; see `contracts.StackedExamples`."""
+        return StackedGraphs(parts)
 
     def to(self, device: torch.device, dtype: torch.dtype) -> "Graphs":
         """The same graphs elsewhere."""

@@ -2,8 +2,9 @@
 
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from math import ceil
 from typing import Any
 
@@ -72,7 +73,7 @@ class EngineFederation:
         sizes: Sequence[int],
         *,
         size: int,
-        chunk: int | None = None,
+        chunk: Callable[[int], int] | None = None,
     ) -> None:
         """Take over an engine; `close` ends it.
 
@@ -81,11 +82,11 @@ class EngineFederation:
             store: of private tensors.
             sizes: training examples by partition.
             size: d, values of the shared model.
-            chunk: clients per task; None: `default_chunk`.
+            chunk: from the size of a cohort to clients per task; None: `default_chunk`.
         """
         self._engine, self._store, self._sizes = engine, store, sizes
         average = sum(sizes) / max(len(sizes), 1)
-        self._work, self._chunk = average * size, chunk
+        self._chunk = chunk or partial(default_chunk, work=average * size)
         self._pending: dict[int, Tensors] = {}
         self._overhead = {"serialise": 0.0, "wait": 0.0}
 
@@ -145,7 +146,7 @@ class EngineFederation:
     def _tasks(self, partitions: Sequence[int]) -> list[Task]:
         """The cohort cut in partition order."""
         chosen = sorted(partitions)
-        length = self._chunk or default_chunk(len(chosen), self._work)
+        length = self._chunk(len(chosen))
         groups = [tuple(chosen[start : start + length]) for start in range(0, len(chosen), length)]
         return [
             Task(

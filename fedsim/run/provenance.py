@@ -96,10 +96,11 @@ def manifest(parts: Parts, layout: Layout) -> dict[str, Any]:
         "versions": versions(),
         "commit": commit(Path(__file__).resolve().parent),
         "hardware": hardware(),
-        "tier": tier(experiment.engine.tier),
+        "tier": tier(parts),
     }
 
 
-def tier(chosen: str) -> str:
-    """The tier that `auto` stands for."""
+def tier(parts: Parts) -> str:
+    """The tier of a run in this process; `auto` is T1 until benchmarks have calibrated a rule."""
+    chosen: str = parts.experiment.engine.tier
     return "T1" if chosen == "auto" else chosen

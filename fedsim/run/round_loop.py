@@ -11,7 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 
 from fedsim import rng
-from fedsim.contracts import Decision, Failure, LocalUpdate, Server, Tensors
+from fedsim.contracts import Decision, Detour, Failure, LocalUpdate, Server, Tensors
 from fedsim.federation import EvaluateOrder, Federation, TrainOrder
 from fedsim.metrics import merge
 from fedsim.params import Layout
@@ -99,6 +99,7 @@ class RoundLoop:
             "metrics": _means(accepted) | measured.metrics,
             "clients": measured.spread,
             "failures": [asdict(failure) for failure in (*failures, *measured.failures)],
+            "detours": detours(accepted),
             "seconds": self.watch.take(),
         }
         return after, finite(record)
@@ -172,6 +173,15 @@ class RoundLoop:
         self._enforce(state.round, who, failures, "evaluate")
         pooled, spread = client_metrics(evaluations)
         return _Measured(measured.metrics | pooled, spread, tuple(failures))
+
+
+def detours(accepted: Sequence[LocalUpdate]) -> list[dict[str, Any]]:
+    """Why clients that should have run stacked ran by themselves: an entry per reason, with its clients."""
+    found: dict[Detour, list[int]] = {}
+    for reply in accepted:
+        if reply.detour is not None:
+            found.setdefault(reply.detour, []).append(reply.partition)
+    return [{**asdict(detour), "partitions": partitions} for detour, partitions in found.items()]
 
 
 @dataclass(frozen=True)

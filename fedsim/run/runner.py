@@ -26,7 +26,7 @@ from fedsim.run.directory import RunDirectory, seed_folder
 from fedsim.run.expectations import check, refuse_unknown, unmet
 from fedsim.run.outcome import Observer, Outcome, Silent
 from fedsim.run.private_store import PrivateStore
-from fedsim.run.provenance import manifest
+from fedsim.run.provenance import manifest, tier
 from fedsim.run.replies import TooManyFailures
 from fedsim.run.results import summarise
 from fedsim.run.round_loop import RoundLoop, tensors_of
@@ -257,14 +257,29 @@ class SeedRun:
         """What is known of the run so far."""
         experiment, records = self.parts.experiment, self.records
         failures = [failure for record in records for failure in record["failures"]]
+        detours = [{"round": r["round"], **detour} for r in records for detour in r.get("detours", ())]
         lost = sorted({failure["kind"] for failure in failures} & {"died", "deadline"})
+        if any(detour["failed"] for detour in detours):
+            lost.append("a stacked chunk that raised, and was run one client at a time")
         return {
             "seed": self.parts.seed,
             "digest": experiment.digest(),
             "rounds": len(records),
             "metrics": summarise(records, {"evaluated_clients": experiment.evaluate.clients}),
             "failures": failures,
+            "tier": tier(self.parts),
+            "detours": _by_reason(detours),
             "reproducible": not lost,
             "not_reproducible_because": lost,
             "timing": {name: sum(record["seconds"][name] for record in records) for name in PHASES},
         }
+
+
+def _by_reason(detours: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Why clients ran T1 in a stacked run: an entry per reason, its first round, and how many clients."""
+    found: dict[str, dict[str, Any]] = {}
+    for detour in detours:
+        new = {"reason": detour["reason"], "failed": detour["failed"], "since_round": detour["round"]}
+        entry = found.setdefault(detour["reason"], new | {"clients": 0})
+        entry["clients"] += len(detour["partitions"])
+    return list(found.values())

@@ -1,6 +1,8 @@
 """How a run reaches its clients in this process: straight through the engine, or in Flower messages."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from fedsim.config_tables import Engine
@@ -12,6 +14,7 @@ from fedsim.run.engine_federation import EngineFederation, TimedSetup
 from fedsim.run.private_store import PrivateStore
 from fedsim.run.provenance import tier
 from fedsim.training.handler import TrainingSetup
+from fedsim.training.tiers import stacked_chunk
 
 
 @dataclass(frozen=True)
@@ -32,7 +35,7 @@ class LocalTransport:
         Raises:
             WorkerError: workers cannot be started.
         """
-        if tier(parts.experiment.engine.tier) == "T0":
+        if tier(parts) == "T0":
             from fedsim.flower.local import local_grid_federation
 
             options, clients = engine_options(parts.experiment.engine), parts.experiment.federation.clients
@@ -53,9 +56,15 @@ def engine_options(table: Engine) -> EngineOptions:
 
 
 def engine_federation(parts: Parts, store: PrivateStore) -> EngineFederation:
-    """Tier T1: orders go to the engine's workers as they are."""
-    table = parts.experiment.engine
-    setup = TrainingSetup(parts.plugins.method, parts.seed, parts.dtype)
+    """Tiers T1 and T2: orders go to the engine's workers as they are."""
+    table, stacked = parts.experiment.engine, tier(parts) == "T2"
+    setup = TrainingSetup(parts.plugins.method, parts.seed, parts.dtype, stacked=stacked)
     engine = start(engine_options(table), TimedSetup(setup), parts.data)
     sizes = [len(client.train) for client in parts.data.clients]
-    return EngineFederation(engine, store, sizes, size=parts.layout.size, chunk=table.chunk)
+    length: Callable[[int], int] | None = None
+    if table.chunk is not None:
+        length = partial(min, table.chunk)
+    elif stacked:
+        spec = parts.data.clients[0].spec
+        length = partial(stacked_chunk, program=parts.program, spec=spec, sizes=sizes)
+    return EngineFederation(engine, store, sizes, size=parts.layout.size, chunk=length)

@@ -11,8 +11,9 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from fedsim.contracts import Batch, Predicate, Tensors
+from fedsim.contracts import Batch, Predicate, StackedBatch, Tensors
 from fedsim.params import Layout
+from fedsim.training.client_view import GraphView, Unstackable, call_stacked
 
 
 class _Slot(NamedTuple):
@@ -43,14 +44,24 @@ class FunctionalModel:
     def __init__(self, model: nn.Module, prefix: str = "") -> None:
         """Bind `model`; its tensors are looked up under `prefix` + their names."""
         slots = _slots(model)
-        self._model = model
+        self._model, self._prefix = model, prefix
+        self._stacks = hasattr(model, "forward_stacked")
         self._parameters = _prefixed(slots.parameters, prefix)
         self._buffers = _prefixed(slots.buffers, prefix)
 
     def __call__(
         self, tensors: Tensors, batch: Batch, noise: Tensors | None = None
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """(logits, new buffers): the given buffers are not changed; names carry the prefix."""
+        """(logits, new buffers): the given buffers are not changed; names carry the prefix.
+
+        Raises:
+            Unstackable: while mapped over clients with graphs, of a model without `forward_stacked`.
+        """
+        stacked: StackedBatch | None = getattr(batch, "stacked", None)
+        if stacked is not None and self._stacks:
+            return self._for_all_clients(tensors, stacked, noise), {}
+        if isinstance(batch, GraphView):
+            raise Unstackable(f"the model {type(self._model).__name__} has no forward_stacked")
         parameters, buffers = self._parameters, self._buffers
         own = [owner[key] for owner, key, _ in parameters]
         own_buffers = [owner[key] for owner, key, _ in buffers]
@@ -67,6 +78,12 @@ class FunctionalModel:
                 owner[key] = value
             for (owner, key, _), value in zip(buffers, own_buffers, strict=True):
                 owner[key] = value
+
+    def _for_all_clients(self, tensors: Tensors, stacked: StackedBatch, noise: Tensors | None) -> Tensor:
+        slots = (*self._parameters, *self._buffers)
+        names = [slot.name.removeprefix(self._prefix) for slot in slots]
+        values = [tensors.get(slot.name, slot.owner[slot.key]) for slot in slots]
+        return call_stacked(self._model, names, values, stacked, noise or {})
 
 
 def model_tensors(model: nn.Module) -> dict[str, Tensor]:

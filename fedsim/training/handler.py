@@ -2,6 +2,7 @@
 
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -11,6 +12,7 @@ from fedsim.contracts import (
     ClientData,
     ClientInfo,
     ClientMethod,
+    Detour,
     Failure,
     FederatedData,
     LocalEvaluation,
@@ -20,9 +22,12 @@ from fedsim.contracts import (
 from fedsim.engine.contract import Task, WorkerPlace
 from fedsim.federation import Order, TrainOrder
 from fedsim.params import Layout
+from fedsim.training.client_view import Unstackable
 from fedsim.training.initial import initial_model
+from fedsim.training.kept_stacks import KeptStacks
 from fedsim.training.received import Received
 from fedsim.training.sequential import evaluate_client, train_client
+from fedsim.training.stacked import Census, Member, train_stacked
 
 
 @dataclass(frozen=True)
@@ -33,11 +38,13 @@ class TrainingSetup:
         method: what the clients do.
         seed: of the run.
         dtype: of the data's floating-point inputs; that of the method's model.
+        stacked: train the clients of a task at once where their programs allow it (T2).
     """
 
     method: ClientMethod
     seed: int
     dtype: torch.dtype = torch.float32
+    stacked: bool = False
 
     def __call__(self, data: FederatedData, place: WorkerPlace) -> "TrainingHandler":
         """A handler on the worker's device."""
@@ -62,6 +69,9 @@ class TrainingHandler:
     _clients: dict[int, ClientInfo] = field(default_factory=dict)
     _received: tuple[Order, Order, Received] | None = None
 
+    def __post_init__(self) -> None:
+        self._stacked_examples = KeptStacks(len(self.data.clients))
+
     def run(self, broadcast: Order, task: Task) -> Sequence[LocalUpdate | LocalEvaluation | Failure]:
         """One result per partition of the task; a client that raises becomes a `Failure`.
 
@@ -70,8 +80,45 @@ class TrainingHandler:
             task: partitions, and each one's private tensors or None.
         """
         if isinstance(broadcast, TrainOrder):
+            if self.setup.stacked and len(task.items) > 1:
+                return self._stacked(broadcast, task)
             return [self._client(train_client, broadcast, *one) for one in _pairs(task)]
         return [self._client(evaluate_client, broadcast, *one) for one in _pairs(task)]
+
+    def _stacked(self, order: TrainOrder, task: Task) -> list[LocalUpdate | LocalEvaluation | Failure]:
+        """Clients with equal keys at once; those that cannot, or a stack that raised, one by one."""
+        found: dict[int, LocalUpdate | LocalEvaluation | Failure] = {}
+        detours: dict[int, Detour] = {}
+        for members in self._stacks(order, task):
+            try:
+                here, received = self._here(order)
+                updates = train_stacked(
+                    self.setup.method,
+                    members,
+                    here,
+                    self.setup.seed,
+                    received=received,
+                    together=self._stacked_examples,
+                )
+                found |= {update.partition: update for update in updates}
+            except Exception as error:
+                detour = _detour(error)
+                detours |= {one.client.partition: detour for one in members}
+        for partition, private in _pairs(task):
+            if partition not in found:
+                alone = self._client(train_client, order, partition, private)
+                if isinstance(alone, LocalUpdate):
+                    alone = replace(alone, detour=detours.get(partition, _ALONE))
+                found[partition] = alone
+        return [found[partition] for partition in task.items]
+
+    def _stacks(self, order: TrainOrder, task: Task) -> list[list[Member]]:
+        """Clients that may be stacked; one whose program raises is left to run alone and say so."""
+        census = Census(self.setup.method, order.round, self.setup.seed)
+        for partition, private in _pairs(task):
+            with suppress(Exception):
+                census.add(self._info(partition), private)
+        return list(census.stacks.values())
 
     def _client(
         self, act: Callable[..., Any], order: Order, partition: int, private: Tensors | None
@@ -116,6 +163,15 @@ class TrainingHandler:
 
 def _pairs(task: Task) -> list[tuple[int, Tensors | None]]:
     return list(zip(task.items, task.payloads, strict=True))
+
+
+_ALONE = Detour("its program has no `stack` key", failed=False)
+
+
+def _detour(error: Exception) -> Detour:
+    return Detour(
+        str(error) if isinstance(error, Unstackable) else _one_line(error), not isinstance(error, Unstackable)
+    )
 
 
 def _one_line(error: Exception) -> str:

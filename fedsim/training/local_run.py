@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedsim import rng
 from fedsim.contracts import Batch, ClientInfo, Context, LocalProgram, Phase, Tensors
@@ -61,7 +61,8 @@ class LocalRun:
         Raises:
             RoundError: the phase contradicts itself.
         """
-        names = self._trained_names(phase, purpose)
+        check_phase(phase, purpose, self.program.model)
+        names = trained_names(phase, purpose, self.program.model, self.tensors, self.additional)
         whole = self.received.vector if self.received.is_whole(self.tensors, names) else None
         trained = Trained.of(phase, self.tensors, names, saved, whole=whole)
         self.tensors.update(trained.leaves)
@@ -105,27 +106,6 @@ class LocalRun:
             with_noise = Context(known.anchor, known.private, known.downlink, known.round, noise)
             yield drawn, count, with_noise if noise else known
 
-    def _trained_names(self, phase: Phase, purpose: str) -> list[str]:
-        if phase.epochs < 0:
-            raise RoundError(f"Phase {purpose}: epochs must be at least 0, found {phase.epochs}.")
-        if phase.batch_size is not None and phase.batch_size < 1:
-            raise RoundError(
-                f"Phase {purpose}: batch_size must be at least 1 or None, found {phase.batch_size}."
-            )
-        if phase.per_example:
-            refuse_batch_norm(self.program.model)
-        parameters, additional = parameter_names(self.program.model), self.additional
-        names = [
-            name
-            for name, tensor in self.tensors.items()
-            if (name in parameters or name in additional)
-            and tensor.is_floating_point()
-            and phase.trains(name)
-        ]
-        if not names:
-            raise RoundError(f"Phase {purpose} trains no tensor: its predicate `trains` accepts no name.")
-        return names
-
     def _replace(self, buffers: Tensors, trained: Trained) -> None:
         for name, value in buffers.items():
             if name in trained.leaves or name not in self.tensors:
@@ -138,3 +118,36 @@ class LocalRun:
 
 def _stream(use: str, seed: int, purpose: str, round: int, partition: int) -> torch.Generator:
     return rng.stream(seed, f"{use}/{purpose}", round, partition)
+
+
+def check_phase(phase: Phase, purpose: str, model: nn.Module) -> None:
+    """Refuse what no client can run.
+
+    Raises:
+        RoundError: epochs or batch size make no sense, or per-example gradients are asked of BatchNorm.
+    """
+    if phase.epochs < 0:
+        raise RoundError(f"Phase {purpose}: epochs must be at least 0, found {phase.epochs}.")
+    if phase.batch_size is not None and phase.batch_size < 1:
+        raise RoundError(f"Phase {purpose}: batch_size must be at least 1 or None, found {phase.batch_size}.")
+    if phase.per_example:
+        refuse_batch_norm(model)
+
+
+def trained_names(
+    phase: Phase, purpose: str, model: nn.Module, tensors: Tensors, additional: frozenset[str]
+) -> list[str]:
+    """The tensors that a phase trains, in the order of `tensors`.
+
+    Raises:
+        RoundError: there are none.
+    """
+    parameters = parameter_names(model)
+    names = [
+        name
+        for name, tensor in tensors.items()
+        if (name in parameters or name in additional) and tensor.is_floating_point() and phase.trains(name)
+    ]
+    if not names:
+        raise RoundError(f"Phase {purpose} trains no tensor: its predicate `trains` accepts no name.")
+    return names

@@ -4,7 +4,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedsim.contracts import Batch, Context, Draw, Losses, Tensors
+from fedsim.contracts import Batch, Context, Draw, Losses, StackedBatch, Tensors
+from fedsim.training.client_view import on_all_clients
 from fedsim.training.functional import FunctionalModel
 
 _IGNORED = -100  # the label that torch's cross-entropy leaves out by default
@@ -28,7 +29,17 @@ def supervised_losses(model: nn.Module, prefix: str = "") -> Losses:
 
 def cross_entropy(logits: Tensor, batch: Batch, reduction: str = "mean") -> Tensor:
     """[], the cross-entropy of [b, classes] logits over the labels that `batch.mask` lets count."""
+    stacked: StackedBatch | None = getattr(batch, "stacked", None)
+    if stacked is not None and reduction == "mean":  # inside a map over clients: one operation for all
+        labels = counted_labels(stacked.batch)
+        return on_all_clients(lambda mapped: _mean_by_client(mapped[0], labels), logits)
     return functional.cross_entropy(logits, counted_labels(batch), reduction=reduction)
+
+
+def _mean_by_client(logits: Tensor, labels: Tensor) -> Tensor:
+    """[k], from logits [k, b, classes] and labels [k, b]."""
+    flat = functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none")
+    return flat.view(labels.shape).sum(dim=1) / (labels != _IGNORED).sum(dim=1)
 
 
 def counted_labels(batch: Batch) -> Tensor:
@@ -39,10 +50,10 @@ def counted_labels(batch: Batch) -> Tensor:
 def model_draw(model: nn.Module) -> Draw | None:
     """A `Phase.draw` that leaves the batch as it is and asks the model for its noise.
 
-    None where the model has no method `draw`.
+    None where the model has no method `draw`, or its rate of `dropout` says that it draws nothing.
     """
     ask = getattr(model, "draw", None)
-    if ask is None:
+    if ask is None or getattr(model, "dropout", None) == 0:
         return None
 
     def draw(batch: Batch, rng: torch.Generator) -> tuple[Batch, Tensors]:

@@ -97,11 +97,25 @@ class Adam:
         elif self.weight_decay:
             gradient = gradient.add(parameters, alpha=self.weight_decay)
         beta1, beta2 = self.betas
-        step = int(state["step"].add_(1))
+        unbiased1, unbiased2 = _corrections(state["step"].add_(1), beta1, beta2, parameters)
         first = state["first"].lerp_(gradient, 1 - beta1)
         second = state["second"].mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
-        root = second.sqrt().div_(math.sqrt(1 - beta2**step)).add_(self.epsilon)
-        parameters.addcdiv_(first, root, value=-self.learning_rate / (1 - beta1**step))
+        root = second.sqrt().div_(unbiased2).add_(self.epsilon)
+        if isinstance(unbiased1, float):
+            parameters.addcdiv_(first, root, value=-self.learning_rate / unbiased1)
+        else:
+            parameters.addcmul_(first / root, 1 / unbiased1, value=-self.learning_rate)
+
+
+def _corrections(
+    step: Tensor, beta1: float, beta2: float, like: Tensor
+) -> tuple[float, float] | tuple[Tensor, Tensor]:
+    """1 - beta1**step and the root of 1 - beta2**step: numbers, or [c, 1] where each client counts apart."""
+    if step.dim() == 0:
+        count = int(step)
+        return 1 - beta1**count, math.sqrt(1 - beta2**count)
+    counts = step.double()
+    return (1 - beta1**counts).to(like), (1 - beta2**counts).sqrt().to(like)
 
 
 def _above_zero(key: str, value: float) -> None:

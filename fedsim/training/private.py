@@ -8,7 +8,7 @@ from fedsim import rng
 from fedsim.contracts import ClientInfo, ClientMethod, LocalProgram, Tensors
 from fedsim.errors import RoundError
 from fedsim.training.functional import model_tensors
-from fedsim.training.trained import Trained
+from fedsim.training.trained import Run, Trained
 
 OPTIMIZER_PREFIX = "optimizer/"
 """Reserved: `optimizer/PHASE/GROUP/NAME` is state that `keep_optimizer` carries between rounds."""
@@ -57,19 +57,37 @@ def saved_optimizer(kept: Tensors | None, phase: int) -> list[dict[str, Tensor]]
 
 
 def optimizer_state(trained: Sequence[Trained]) -> dict[str, Tensor]:
-    """The optimisers' tensors after a round, under reserved names; an entry per phase."""
+    """The optimisers' tensors after a round, under reserved names, by phase; [c, ...] of a stack."""
     return {
         f"{OPTIMIZER_PREFIX}{phase}/{group}/{key}": value
         for phase, one in enumerate(trained)
         for group, run in enumerate(one.runs)
-        for key, value in run.state.items()
+        for key, value in _state(run).items()
     }
 
 
-def _check(found: Tensors, template: Tensors, program: LocalProgram) -> None:
-    for name, value in found.items():
+def _state(run: Run) -> dict[str, Tensor]:
+    """Of a stack, with scalars [c, 1] as [c] again."""
+    if run.values.dim() == 1:
+        return run.state
+    of_one = run.optimizer.init(run.values[0])
+    return {key: value.view(len(value), *of_one[key].shape) for key, value in run.state.items()}
+
+
+def refuse_reserved(private: Tensors) -> None:
+    """Refuse private tensors of a method that are named like optimiser state.
+
+    Raises:
+        RoundError: with the first such name.
+    """
+    for name in private:
         if name.startswith(OPTIMIZER_PREFIX):
             raise RoundError(f"Private tensor {name!r}: names under {OPTIMIZER_PREFIX!r} are reserved.")
+
+
+def _check(found: Tensors, template: Tensors, program: LocalProgram) -> None:
+    refuse_reserved(found)
+    for name, value in found.items():
         if name not in template:
             continue
         if program.is_shared(name):

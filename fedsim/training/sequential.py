@@ -17,8 +17,9 @@ from fedsim.metrics import Sum
 from fedsim.training.evaluate import evaluate
 from fedsim.training.functional import parameter_names, shared_layout, tensors_on
 from fedsim.training.local_run import LocalRun
-from fedsim.training.private import OPTIMIZER_PREFIX, optimizer_state, private_tensors, saved_optimizer
+from fedsim.training.private import optimizer_state, private_tensors, refuse_reserved, saved_optimizer
 from fedsim.training.received import Received
+from fedsim.training.returned import returned
 from fedsim.training.trained import Trained
 
 _CPU = torch.device("cpu")
@@ -119,19 +120,17 @@ def _update(method: ClientMethod, run: LocalRun, trained: Sequence[Trained]) -> 
     after, context, layout = run.tensors, run.context, run.received.layout
     own = {name: after[name] for name in context.private}
     uplink, private = method.finish(context.anchor, after, own, context.downlink, run.steps)
-    for name in private:
-        if name.startswith(OPTIMIZER_PREFIX):
-            raise RoundError(f"Private tensor {name!r}: names under {OPTIMIZER_PREFIX!r} are reserved.")
+    refuse_reserved(private)
     kept = optimizer_state(trained) if run.program.keep_optimizer else {}
     return LocalUpdate(
         partition=run.client.partition,
         update=_moved(run, trained).to(_CPU),
-        integers=_returned(layout.integers_of(after)),
+        integers=returned(layout.integers_of(after)),
         examples=len(run.client.data.train),
         steps=run.steps,
-        uplink=_returned(uplink),
+        uplink=returned(uplink),
         metrics={"train_loss": run.train_loss},
-        private=_returned({**private, **kept}),
+        private=returned({**private, **kept}),
     )
 
 
@@ -141,13 +140,3 @@ def _moved(run: LocalRun, trained: Sequence[Trained]) -> Tensor:
     if len(trained) == 1 and list(trained[0].leaves) == run.received.names:
         return trained[0].vector.to(before.dtype) - before
     return layout.flatten(run.tensors).sub_(before)
-
-
-def _returned(tensors: Tensors) -> dict[str, Tensor]:
-    """On the CPU, none of them a view that would drag a larger tensor along."""
-    return {name: _compact(tensor.detach().to(_CPU)) for name, tensor in tensors.items()}
-
-
-def _compact(tensor: Tensor) -> Tensor:
-    whole = tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size()
-    return tensor if whole and tensor.is_contiguous() else tensor.contiguous().clone()

@@ -1,4 +1,4 @@
-"""The tensors that a phase trains: one flat vector, and views of it by name."""
+"""The tensors that a phase trains: one flat vector [d], or [c, d] for c clients, and views of it by name."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ class Run:
 
     Attributes:
         start: of the stretch.
-        values: [stop - start], a view of the vector.
+        values: [stop - start] or [c, stop - start], a view of the vector.
         optimizer: its description.
         state: the optimiser's tensors, changed in place.
     """
@@ -33,7 +33,7 @@ class Trained:
     """The trained tensors of a phase in their order.
 
     Attributes:
-        vector: [d], all of them.
+        vector: [d], all of them, or [c, d].
         leaves: by name; views of the vector that record gradients.
         runs: in the order of the vector, together all of it.
     """
@@ -51,15 +51,17 @@ class Trained:
         saved: Sequence[Tensors],
         *,
         whole: Vector | None = None,
+        clients: int | None = None,
     ) -> "Trained":
         """Copy the named tensors into one vector.
 
         Args:
             phase: gives each name its optimiser.
-            tensors: all tensors of the client; not changed.
+            tensors: all tensors of the client, or of all clients ([c, ...] each); not changed.
             names: of the tensors to train, at least one.
-            saved: optimiser state of an earlier round, one entry per run; empty for a fresh start.
+            saved: optimiser state of an earlier round, one entry per run with state; empty: a fresh start.
             whole: a vector that holds just these tensors already; it is copied at once.
+            clients: c, or None for one client.
 
         Raises:
             RoundError: the tensors differ in type, or `saved` belongs to other tensors.
@@ -71,25 +73,48 @@ class Trained:
                     f"A phase trains {names[0]!r} ({first}) and {name!r} ({tensors[name].dtype}): "
                     "tensors that are trained together need one type."
                 )
+        lead = () if clients is None else (clients,)
+        sizes = [tensors[name].shape[len(lead) :].numel() for name in names]
         if whole is not None and whole.dtype == first:
-            vector = whole.clone()
+            vector = whole.expand(*lead, -1).clone()
         else:
-            vector = torch.cat([tensors[name].detach().reshape(-1) for name in names])
-        sizes = [tensors[name].numel() for name in names]
-        leaves = {
-            name: piece.view(tensors[name].shape).requires_grad_()
-            for name, piece in zip(names, vector.split_with_sizes(sizes), strict=True)
-        }
-        return cls(vector, leaves, _runs(phase, vector, names, sizes, saved))
+            parts = [
+                tensors[name].detach().reshape(*lead, size) for name, size in zip(names, sizes, strict=True)
+            ]
+            vector = torch.cat(parts, dim=-1)
+        shapes = {name: tensors[name].shape for name in names}
+        return cls(vector, _leaves(vector, shapes), _runs(phase, vector, names, sizes, saved))
+
+    def of_clients(self, rows: slice | Tensor) -> "Trained":
+        """The part [k, d] of some clients: views where `rows` is a slice, copies where it is an index."""
+        vector = self.vector[rows]
+        shapes = {name: torch.Size((len(vector), *leaf.shape[1:])) for name, leaf in self.leaves.items()}
+        runs = tuple(
+            Run(
+                run.start,
+                vector.narrow(-1, run.start, run.values.shape[-1]),
+                run.optimizer,
+                {name: value[rows] for name, value in run.state.items()},
+            )
+            for run in self.runs
+        )
+        return Trained(vector, _leaves(vector, shapes), runs)
+
+    def put(self, rows: Tensor, part: "Trained") -> None:
+        """Write the copies of some clients back."""
+        self.vector[rows] = part.vector
+        for run, own in zip(self.runs, part.runs, strict=True):
+            for name, value in own.state.items():
+                run.state[name][rows] = value
 
     def step(self, gradient: Vector) -> None:
-        """One optimiser step in place along a gradient [d]."""
+        """One optimiser step in place along a gradient shaped like the vector."""
         if len(self.runs) == 1:
             run = self.runs[0]
             run.optimizer.step(run.values, gradient, run.state)
             return
         for run in self.runs:
-            part = gradient.narrow(0, run.start, len(run.values))
+            part = gradient.narrow(-1, run.start, run.values.shape[-1])
             run.optimizer.step(run.values, part, run.state)
 
     @cached_property
@@ -107,11 +132,11 @@ class Trained:
         """Each tensor with its optimiser and its part of the optimiser's state, as views."""
         pieces, start, runs = [], 0, list(self.runs)
         for leaf in self.leaves.values():
-            size = leaf.numel()
+            size = leaf.shape[self.vector.dim() - 1 :].numel()
             while len(runs) > 1 and start == runs[1].start:
                 runs.pop(0)
             run, at = runs[0], start - runs[0].start
-            state = {name: one.narrow(0, at, size).view(leaf.shape) for name, one in run.state.items()}
+            state = {name: one.narrow(-1, at, size).view(leaf.shape) for name, one in run.state.items()}
             pieces.append((leaf.detach(), run.optimizer, state))
             start += size
         return pieces
@@ -132,6 +157,15 @@ class Trained:
             self.leaves[name].detach().copy_(value)
 
 
+def _leaves(vector: Vector, shapes: Mapping[str, torch.Size]) -> dict[str, Tensor]:
+    lead = vector.dim() - 1
+    pieces = vector.split_with_sizes([shape[lead:].numel() for shape in shapes.values()], dim=-1)
+    return {
+        name: piece.view(shape).requires_grad_()
+        for (name, shape), piece in zip(shapes.items(), pieces, strict=True)
+    }
+
+
 def _runs(
     phase: Phase, vector: Vector, names: Sequence[str], sizes: Sequence[int], saved: Sequence[Tensors]
 ) -> tuple[Run, ...]:
@@ -142,28 +176,31 @@ def _runs(
             stretches[-1] = (optimizer, stretches[-1][1] + size)
         else:
             stretches.append((optimizer, size))
-    if saved and len(saved) != len(stretches):
-        raise RoundError(
-            f"keep_optimizer: the phase has {len(stretches)} groups of trained tensors, "
-            f"but the client kept the optimizer state of {len(saved)}."
-        )
     runs, start = [], 0
-    for number, (optimizer, size) in enumerate(stretches):
-        values = vector.narrow(0, start, size)
+    for optimizer, size in stretches:
+        values = vector.narrow(-1, start, size)
         fresh = optimizer.init(values)
-        state = _restored(fresh, saved[number]) if saved else fresh
-        runs.append(Run(start, values, optimizer, state))
+        if values.dim() == 2:  # scalars become [c, 1], so that every client counts its own steps
+            fresh = {n: t.expand(len(values), 1).clone() if t.dim() == 0 else t for n, t in fresh.items()}
+        runs.append(Run(start, values, optimizer, fresh))
         start += size
+    _restore([run.state for run in runs if run.state], saved)
     return tuple(runs)
 
 
-def _restored(fresh: dict[str, Tensor], saved: Tensors) -> dict[str, Tensor]:
-    """A copy of the saved state on the device and in the types of the fresh one."""
-    for name, tensor in fresh.items():
-        found = tuple(saved[name].shape) if name in saved else None
-        if found != tuple(tensor.shape):
-            raise RoundError(
-                f"keep_optimizer: state {name!r} should have shape {tuple(tensor.shape)}, found {found}: "
-                "the trained tensors or the optimizer changed between rounds."
-            )
-    return {name: tensor.copy_(saved[name]) for name, tensor in fresh.items()}
+def _restore(fresh: Sequence[dict[str, Tensor]], saved: Sequence[Tensors]) -> None:
+    """Write the saved state, if there is any, into the fresh one; runs without state are left out."""
+    if saved and len(saved) != len(fresh):
+        raise RoundError(
+            f"keep_optimizer: the phase has {len(fresh)} groups of trained tensors, "
+            f"but the client kept the optimizer state of {len(saved)}."
+        )
+    for state, kept in zip(fresh, saved, strict=False):
+        for name, tensor in state.items():
+            found = tuple(kept[name].shape) if name in kept else None
+            if found != tuple(tensor.shape):
+                raise RoundError(
+                    f"keep_optimizer: state {name!r} should have shape {tuple(tensor.shape)}, found {found}: "
+                    "the trained tensors or the optimizer changed between rounds."
+                )
+            tensor.copy_(kept[name])

@@ -84,7 +84,7 @@ def test_private_tensors_change_with_a_commit_alone(engine, store):
 
 
 def test_a_cohort_is_cut_in_partition_order_with_costs_by_size(engine, store):
-    federation(engine, store, chunk=2).train(order(), [5, 0, 4])
+    federation(engine, store, chunk=lambda clients: 2).train(order(), [5, 0, 4])
     assert [task.items for task in engine.tasks] == [(0, 4), (5,)]
     assert [task.cost for task in engine.tasks] == [6.0, 6.0]
 

@@ -188,12 +188,13 @@ def play(
     rounds: int,
     rule: Rule = mean_rule,
     dtype: torch.dtype = torch.float64,
+    stacked: bool = False,
 ) -> Played:
     """Full participation; integer tensors come from the largest client."""
     tensors = initial_model(method, data)
     layout = Layout.of(tensors)
     vector, integers = layout.flatten(tensors), layout.integers_of(tensors)
-    handler = TrainingSetup(method, SEED, dtype)(data, WorkerPlace(0, CPU))
+    handler = TrainingSetup(method, SEED, dtype, stacked=stacked)(data, WorkerPlace(0, CPU))
     partitions = tuple(range(len(data.clients)))
     private, history, downlink = dict.fromkeys(partitions), [], {}
     for number in range(1, rounds + 1):

@@ -85,7 +85,7 @@ def test_kept_state_of_other_tensors_is_refused(tiny):
     keep = {"keep_optimizer": True}
     whole = tiny.Method(model=tiny.seeded(), program_options=keep)
     part = tiny.Method(model=tiny.seeded(), program_options=keep, phase={"trains": is_body})
-    groups = ((is_body, Sgd(learning_rate=0.3)),)
+    groups = ((is_body, Sgd(learning_rate=0.3, momentum=0.5)),)
     divided = tiny.Method(model=tiny.seeded(), program_options=keep, phase={"groups": groups})
     kept = tiny.train(whole, data).private
     with pytest.raises(RoundError, match=r"state 'momentum' should have shape \(25,\), found \(43,\)"):
