@@ -8,6 +8,7 @@ import contextlib
 import gc
 import math
 import os
+import socket
 import sys
 import time
 import warnings
@@ -32,6 +33,7 @@ _ENVIRONMENT = {
 }
 _GIB = 2**30
 _MOST_LOG = 1 << 14  # bytes at the end of a dead worker's error log
+_LISTENER_LIMIT = 10.0  # seconds
 _RESOURCE_LIMIT = 15.0  # seconds; what an ended engine held comes back with a delay
 
 
@@ -191,6 +193,7 @@ def _connect(ray: Any, options: EngineOptions, nbytes: int) -> bool:
                 "ray.shutdown() first, or leave engine.address out to use what it has joined."
             )
         return False
+    _require_listener(options.address)
     try:
         with _quiet():
             if options.address is not None:
@@ -210,6 +213,17 @@ def _connect(ray: Any, options: EngineOptions, nbytes: int) -> bool:
         raise WorkerError(f"Cannot {where}: {text[0]}") from error
     _print_losses(False)
     return True
+
+
+def _require_listener(address: str | None) -> None:
+    """Refuse an address where nobody listens: Ray itself would try for minutes."""
+    host, _, port = (address or "").removeprefix("ray://").rpartition(":")
+    if not host or not port.isdecimal():
+        return
+    try:
+        socket.create_connection((host, int(port)), timeout=_LISTENER_LIMIT).close()
+    except OSError as error:
+        raise WorkerError(f"Cannot join Ray at {address!r}: {error}.") from error
 
 
 def _print_losses(on: bool) -> None:

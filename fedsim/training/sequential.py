@@ -17,6 +17,7 @@ from fedsim.metrics import Sum
 from fedsim.training.evaluate import evaluate
 from fedsim.training.functional import parameter_names, shared_layout, tensors_on
 from fedsim.training.local_run import LocalRun
+from fedsim.training.method import finished
 from fedsim.training.private import optimizer_state, private_tensors, refuse_reserved, saved_optimizer
 from fedsim.training.received import Received
 from fedsim.training.returned import returned
@@ -119,7 +120,7 @@ def _tensors_at_start(template: Tensors, parameters: frozenset[str], context: Co
 def _update(method: ClientMethod, run: LocalRun, trained: Sequence[Trained]) -> LocalUpdate:
     after, context, layout = run.tensors, run.context, run.received.layout
     own = {name: after[name] for name in context.private}
-    uplink, private = method.finish(context.anchor, after, own, context.downlink, run.steps)
+    uplink, private = finished(method, context.anchor, after, own, context.downlink, run.steps)
     refuse_reserved(private)
     kept = optimizer_state(trained) if run.program.keep_optimizer else {}
     return LocalUpdate(

@@ -24,6 +24,7 @@ from fedsim.errors import RoundError
 from fedsim.federation import Order
 from fedsim.metrics import Sum
 from fedsim.training.functional import model_tensors, parameter_names, shared_layout, tensors_on
+from fedsim.training.method import finished
 from fedsim.training.private import (
     OPTIMIZER_PREFIX,
     optimizer_state,
@@ -195,7 +196,7 @@ def _updates(
     for place, one in zip(range(clients), members, strict=True):
         tensors = _Row(after, place)
         own = {name: tensors[name] for name in context.private}
-        uplink, left = method.finish(context.anchor, tensors, own, context.downlink, run.steps[place])
+        uplink, left = finished(method, context.anchor, tensors, own, context.downlink, run.steps[place])
         refuse_reserved(left)
         updates.append(
             LocalUpdate(

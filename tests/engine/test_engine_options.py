@@ -1,4 +1,5 @@
 import os
+import socket
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from fedsim.engine.options import (
     worker_device,
 )
 from fedsim.engine.start import start
-from fedsim.errors import ConfigError
+from fedsim.errors import ConfigError, WorkerError
 
 
 @pytest.mark.parametrize(
@@ -96,3 +97,11 @@ def test_more_workers_than_memory_holds_are_refused_before_any_starts():
 def test_available_memory_is_part_of_the_machine_s():
     found, total = available_memory(), os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     assert found is None or 0 < found <= total
+
+
+def test_an_address_where_nobody_listens_is_told_at_once():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    with pytest.raises(WorkerError, match=rf"Cannot join Ray at '{address}': .*refused"):
+        start(EngineOptions(backend="ray", workers=1, address=address), None, None)

@@ -95,3 +95,15 @@ def test_kept_state_of_other_tensors_is_refused(tiny):
     adam = tiny.Method(model=tiny.seeded(), program_options=keep, phase={"optimizer": Adam(learning_rate=1)})
     with pytest.raises(RoundError, match=r"state 'first' should have shape \(43,\), found None"):
         tiny.train(adam, data, kept)
+
+
+def test_a_finish_that_writes_into_what_clients_share_is_refused(tiny, monkeypatch):
+    data, method = tiny.federated((10,)), tiny.Method(model=tiny.seeded())
+
+    def finish(self, before, after, private, downlink, steps):
+        next(iter(before.values())).add_(1.0)
+        return {}, private
+
+    monkeypatch.setattr(tiny.Method, "finish", finish)
+    with pytest.raises(RoundError, match=r"Method.finish changed the received tensor '.*' in place"):
+        tiny.train(method, data)
