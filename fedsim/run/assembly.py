@@ -11,7 +11,6 @@ from fedsim import rng
 from fedsim.config import Experiment
 from fedsim.config_tables import Plugin
 from fedsim.contracts import (
-    Attack,
     ClientInfo,
     ClientMethod,
     FederatedData,
@@ -25,6 +24,7 @@ from fedsim.data.pool import Partition, Source
 from fedsim.errors import ConfigError, PluginError, attributed
 from fedsim.params import Layout
 from fedsim.plugins import build, describe
+from fedsim.threat import Attack
 from fedsim.training.functional import model_tensors
 from fedsim.training.initial import initial_model
 from fedsim.training.template import SeededModel
@@ -78,20 +78,24 @@ class Parts:
 
     @cached_property
     def program(self) -> LocalProgram:
-        """Client 0's program of round 1, whose template is the server's too.
+        """Client 0's program of round 1, whose template is the server's too."""
+        return self.program_of(0, 1)
+
+    def program_of(self, partition: int, round: int) -> LocalProgram:
+        """What a client does in a round, if it is honest.
 
         Raises:
             PluginError: the method's own code raised; its file and line are named.
         """
         method = self.plugins.method
         with attributed(f"client.kind: {type(method).__name__}.program", PluginError):
-            return method.program(ClientInfo(0, self.data.clients[0]), 1)
+            return method.program(ClientInfo(partition, self.data.clients[partition]), round)
 
     @cached_property
     def initial(self) -> Tensors:
-        """The shared tensors before round 1."""
-        shared = self.program.is_shared
-        if not any(shared(name) for name in model_tensors(self.program.model)):
+        """The shared tensors before round 1; none for a method whose class says `federates = False`."""
+        shared, federates = self.program.is_shared, getattr(self.plugins.method, "federates", True)
+        if federates and not any(shared(name) for name in model_tensors(self.program.model)):
             raise ConfigError(
                 "client.kind: this method shares no tensor of the model, so nothing is federated."
             )

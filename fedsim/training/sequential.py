@@ -138,6 +138,8 @@ def _update(method: ClientMethod, run: LocalRun, trained: Sequence[Trained]) -> 
 def _moved(run: LocalRun, trained: Sequence[Trained]) -> Tensor:
     """[d], the shared tensors after minus before."""
     before, layout = run.received.vector, run.received.layout
+    if not run.received.names:  # nothing is federated
+        return torch.zeros_like(before)
     if len(trained) == 1 and list(trained[0].leaves) == run.received.names:
         return trained[0].vector.to(before.dtype) - before
     return layout.flatten(run.tensors).sub_(before)

@@ -233,6 +233,8 @@ class _Row(Mapping[str, Tensor]):
 def _moved(run: StackedRun, trained: Sequence[Trained]) -> Tensor:
     """[c, d], the shared tensors after minus before."""
     before, clients = run.received.vector, len(run.partitions)
+    if not run.received.names:  # nothing is federated
+        return before.new_zeros(clients, 0)
     if len(trained) == 1 and list(trained[0].leaves) == run.received.names:
         return trained[0].vector.to(before.dtype) - before
     parts = [run.stacked(name).detach().reshape(clients, -1).to(before.dtype) for name in run.received.names]
