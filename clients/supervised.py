@@ -1,15 +1,21 @@
 """Plain local training: one phase of mini-batch descent on the cross-entropy.
 
 The client side of McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized
-Data", AISTATS 2017, Algorithm 1 (ClientUpdate). Everything is shared; nothing is private, unless the
-optimiser's state is kept.
+Data", AISTATS 2017, Algorithm 1 (ClientUpdate). Everything is shared; nothing is private, unless `private`
+names parts of the model, or the optimiser's state is kept.
+
+Methods that train the same way but share, freeze or penalise something else derive from `Supervised`
+and change the program that `build_program` makes, or the phases that `phase` makes.
 """
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Literal
 
+from torch import nn
+
 from clients.models.checks import at_least
+from clients.parts import matches, refuse_unknown_parts
 from fedsim.contracts import ClientInfo, DataSpec, LocalProgram, ModelBuilder, Optimizer, Phase
 from fedsim.errors import ConfigError
 from fedsim.training.losses import model_draw, supervised_losses
@@ -34,6 +40,8 @@ class Supervised(WithoutState):
         clip_norm: largest Euclidean norm of a step's gradient; unset: no limit.
         schedule: the learning rate over the rounds.
         keep_optimizer: keep momentum and the like between a client's rounds, as private state.
+        private: modules or tensors of the model that never leave the client, such as `["head"]`. Clients
+            with different inputs or labels need their first and last layers here.
     """
 
     model: ModelBuilder
@@ -43,6 +51,7 @@ class Supervised(WithoutState):
     clip_norm: float | None = None
     schedule: Schedule = Constant()  # noqa: RUF009 - frozen
     keep_optimizer: bool = False
+    private: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         at_least("epochs", self.epochs, 1)
@@ -62,6 +71,21 @@ class Supervised(WithoutState):
     def build_program(self, spec: DataSpec, round: int) -> LocalProgram:
         """The program for data of one kind, made anew."""
         model = self.model.build(spec)
+        refuse_unknown_parts(self.private, model)
+        return LocalProgram(
+            model=model,
+            is_shared=self.is_shared,
+            phases=(self.phase(model, spec, round),),
+            keep_optimizer=self.keep_optimizer,
+            stack=(self, spec, round),
+        )
+
+    def is_shared(self, name: str) -> bool:
+        """Does this tensor of the model leave the client?"""
+        return not matches(self.private, name)
+
+    def phase(self, model: nn.Module, spec: DataSpec, round: int, **changes: Any) -> Phase:
+        """The phase that trains all parameters of `model`; `changes` replace fields of it."""
         phase = Phase(
             trains=everything,
             losses=supervised_losses(model),
@@ -71,13 +95,7 @@ class Supervised(WithoutState):
             batch_size=self._rows_per_step(spec),
             transform=None if self.clip_norm is None else clip_by_norm(self.clip_norm),
         )
-        return LocalProgram(
-            model=model,
-            is_shared=everything,
-            phases=(phase,),
-            keep_optimizer=self.keep_optimizer,
-            stack=(self, spec, round),
-        )
+        return replace(phase, **changes)
 
     def _rows_per_step(self, spec: DataSpec) -> int | None:
         if self.batch_size == "full" or self.batch_size is None:
