@@ -6,7 +6,7 @@ one broadcast value. Results come back per item, so that a lost worker costs onl
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 
@@ -34,6 +34,32 @@ class Task:
     cost: float = 1.0
 
 
+Remedy = Literal["retried", "split", "given up", "replaced"]
+"""What follows a loss: the task whole in a fresh worker; its items one by one; the culprit is named and left
+out; a worker that had no task is replaced."""
+
+
+@dataclass(frozen=True)
+class Incident:
+    """Something that was lost in the workers, and what was done about it.
+
+    Attributes:
+        round: of the call; of the last one where it happened between two calls.
+        worker: its number.
+        kind: `died`: its process ended; `exception`: the task raised as a whole; `deadline`: time ran out.
+        items: of the task that was lost; none where the worker had no task.
+        remedy: what followed.
+        message: one line.
+    """
+
+    round: int
+    worker: int
+    kind: Literal["exception", "died", "deadline"]
+    items: tuple[int, ...]
+    remedy: Remedy
+    message: str
+
+
 class Handler(Protocol):
     """Runs in a worker."""
 
@@ -53,6 +79,11 @@ class Engine(Protocol):
         """How many."""
         ...
 
+    @property
+    def device(self) -> str:
+        """`cpu`, `cuda` or `cuda:N`: where the workers compute."""
+        ...
+
     def run(self, broadcast: Any, tasks: Sequence[Task], round: int) -> Mapping[int, Any]:
         """Every item's result, or a `Failure`; the mapping is in the order of the items given.
 
@@ -66,6 +97,10 @@ class Engine(Protocol):
 
     def take_packing(self) -> float:
         """Seconds since the last call that the driver spent packing tasks and unpacking results."""
+        ...
+
+    def take_incidents(self) -> Sequence[Incident]:
+        """What was lost since the last call, and what was done about it; cured losses are told here alone."""
         ...
 
     def close(self) -> None:

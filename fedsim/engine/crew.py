@@ -1,13 +1,13 @@
 """Workers as the driver sees them, and the seats of the pool that they fill."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from fedsim.engine.contract import Setup, Task
-from fedsim.engine.events import Died, Event, Ready, Refused, one_line
+from fedsim.engine.events import Died, Event, Ready, Refused, Trouble, one_line
 from fedsim.engine.schedule import Batch, Job
 from fedsim.engine.share import Parcel, pack
 from fedsim.errors import WorkerError
@@ -30,6 +30,11 @@ class Worker(Protocol):
 
 class Crew(Protocol):
     """Starts and hears workers of one kind."""
+
+    @property
+    def device(self) -> str:
+        """`cpu`, `cuda` or `cuda:N`: where its workers compute."""
+        ...
 
     def hire(self, number: int) -> Any:
         """Begin to start a `Worker`, which then tells `Ready` or `Refused`."""
@@ -100,8 +105,15 @@ class Seat:
 class Seats:
     """All seats of a pool; sees to it that they are filled."""
 
-    def __init__(self, crew: Crew, count: int) -> None:
-        self._crew = crew
+    def __init__(self, crew: Crew, count: int, tell: Callable[[int, Trouble], None]) -> None:
+        """Empty seats.
+
+        Args:
+            crew: fills them.
+            count: how many.
+            tell: called with the number of a worker that died without work, and how.
+        """
+        self._crew, self._tell = crew, tell
         self._seats = [Seat(number) for number in range(count)]
 
     def __iter__(self) -> Iterator[Seat]:
@@ -168,6 +180,7 @@ class Seats:
                     f"Worker {seat.number} ended {seat.failed_starts} times before it was ready: "
                     f"{event.trouble.message}\n{event.trouble.traceback}"
                 )
+            self._tell(seat.number, event.trouble)
             self.drop(seat)
 
     def _check_starts(self) -> None:

@@ -5,21 +5,20 @@ process of its own where one is set); two workers or more, or the Ray backend, a
 """
 
 from collections.abc import Mapping, Sequence
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import torch
 
 from fedsim.contracts import Failure
-from fedsim.engine.contract import Handler, Setup, Task, WorkerPlace
+from fedsim.engine.contract import Handler, Incident, Remedy, Setup, Task, WorkerPlace
 from fedsim.engine.events import Trouble, run_checked
-from fedsim.engine.pool import items_of
+from fedsim.engine.frame import FramedEngine
 from fedsim.engine.processes import working_driver
 from fedsim.errors import WorkerError
 
 
-class DriverEngine:
-    """Implements `fedsim.engine.contract.Engine`; also a context manager."""
+class DriverEngine(FramedEngine):
+    """The driver as its own worker."""
 
     def __init__(self, setup: Setup, data: Any, device: torch.device) -> None:
         """Build the handler.
@@ -32,6 +31,7 @@ class DriverEngine:
         Raises:
             WorkerError: the set-up raised.
         """
+        super().__init__()
         self._setup, self._data, self._place = setup, data, WorkerPlace(0, device)
         self._handler: Handler | None = self._build()
 
@@ -40,59 +40,58 @@ class DriverEngine:
         """One."""
         return 1
 
-    def run(self, broadcast: Any, tasks: Sequence[Task], round: int) -> Mapping[int, Any]:
-        """Every item's result or `Failure`, in the order of the items given.
+    @property
+    def device(self) -> str:
+        """Of the driver's handler."""
+        return str(self._place.device)
 
-        Raises:
-            WorkerError: the set-up raised when it was called again after a task had raised.
-        """
-        if self._handler is None:
-            raise WorkerError("The engine was closed; start another.")
-        items_of(tasks)
-        results: dict[int, Any] = {}
-        with working_driver(self._place.device):
-            for task in tasks:
-                results.update(zip(task.items, self._run_task(broadcast, task, round), strict=True))
-        return results
-
-    def take_packing(self) -> float:
-        """Nothing is packed."""
-        return 0.0
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._handler is None
 
     def close(self) -> None:
         """Let go of handler and data; safe to call twice."""
         self._handler = self._data = None
 
-    def __enter__(self) -> Self:
-        return self
+    def _compute(self, broadcast: Any, tasks: Sequence[Task], round: int) -> Mapping[int, Any]:
+        results: dict[int, Any] = {}
+        with working_driver(self._place.device):
+            for task in tasks:
+                results.update(zip(task.items, self._run_task(broadcast, task), strict=True))
+        return results
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def _run_task(self, broadcast: Any, task: Task, round: int) -> list[Any]:
+    def _run_task(self, broadcast: Any, task: Task) -> list[Any]:
         """As in other engines: whole, whole again, item by item; here with a fresh handler."""
-        for _ in range(2):
+        alone = len(task.items) == 1
+        remedies: tuple[Remedy, ...] = ("retried", "given up" if alone else "split")
+        results = self._tried(broadcast, task, remedies)
+        if isinstance(results, list):
+            return results
+        if alone:
+            return [self._failure(task, results)]
+        found = []
+        for item, payload in zip(task.items, task.payloads, strict=True):
+            one = Task((item,), (payload,))
+            results = self._tried(broadcast, one, ("given up",))
+            found += results if isinstance(results, list) else [self._failure(one, results)]
+        return found
+
+    def _tried(self, broadcast: Any, task: Task, remedies: Sequence[Remedy]) -> list[Any] | Trouble:
+        """The results of the first of as many trials as there are remedies, else the last trouble."""
+        for remedy in remedies:
             try:
                 return run_checked(self._current(), broadcast, task)
             except (Exception, SystemExit) as error:
                 trouble = Trouble.of(error)
+                self._incidents.append(
+                    Incident(self._round, 0, "exception", task.items, remedy, trouble.message)
+                )
                 self._handler = self._build()
-        if len(task.items) == 1:
-            return [Failure(round, task.items[0], 0, "exception", trouble.message, trouble.traceback)]
-        results = []
-        for item, payload in zip(task.items, task.payloads, strict=True):
-            results += self._run_alone(broadcast, Task((item,), (payload,)), round)
-        return results
+        return trouble
 
-    def _run_alone(self, broadcast: Any, task: Task, round: int) -> list[Any]:
-        try:
-            return run_checked(self._current(), broadcast, task)
-        except (Exception, SystemExit) as error:
-            trouble = Trouble.of(error)
-            self._handler = self._build()
-        return [Failure(round, task.items[0], 0, "exception", trouble.message, trouble.traceback)]
+    def _failure(self, task: Task, trouble: Trouble) -> Failure:
+        return Failure(self._round, task.items[0], 0, "exception", trouble.message, trouble.traceback)
 
     def _current(self) -> Handler:
         if self._handler is None:

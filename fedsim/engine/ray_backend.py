@@ -115,7 +115,7 @@ class RayCrew:
         self._workers: list[RayWorker] = []
         self._ours = _connect(self._ray, options, holdings.nbytes + len(holdings.blob))
         try:
-            self._device, self._share = _place(self._ray, options)
+            self.device, self._share = _place(self._ray, options)
             _check_resources(self._ray, options.count, self._share)
             self._holdings = self._ray.put(shippable(holdings))
             self._actor_class = self._ray.remote(max_restarts=0, max_task_retries=0)(RayActor)
@@ -126,7 +126,7 @@ class RayCrew:
     def hire(self, number: int) -> RayWorker:
         """Create an actor and begin its set-up."""
         actor = self._actor_class.options(num_cpus=1, num_gpus=self._share).remote(
-            number, self._device, self._holdings
+            number, self.device, self._holdings
         )
         worker = RayWorker(self._ray, actor)
         self._workers.append(worker)

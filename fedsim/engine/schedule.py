@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from fedsim.engine.contract import Task
+from fedsim.engine.contract import Remedy, Task
 
 
 class Trial(Enum):
@@ -93,6 +93,14 @@ def after_loss(jobs: Sequence[Job], spotless: bool, certain: bool) -> tuple[list
     if single:
         return [Batch((suspect,), fresh=True), *rest], None
     return [Batch(_one_by_one(suspect.task), fresh=True), *rest], None
+
+
+def remedy_of(suspect: Job, culprit: Job | None) -> Remedy:
+    """What `after_loss` decided about the first unfinished job, in a word."""
+    if culprit is not None:
+        return "given up"
+    whole = suspect.trial is Trial.FIRST or len(suspect.task.items) == 1
+    return "retried" if whole else "split"
 
 
 def _one_by_one(task: Task) -> tuple[Job, ...]:

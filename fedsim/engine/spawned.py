@@ -130,7 +130,7 @@ class SpawnedCrew:
             data: what the workers hold.
             device: `cpu`, `cuda` or `cuda:N`.
         """
-        self._device = device
+        self.device = device
         parcel = pack_holdings(setup, data)
         self._holdings, self._modules = place(parcel), parcel.modules
         self._nursery: NurseryLink | None = None
@@ -141,7 +141,7 @@ class SpawnedCrew:
         if self._nursery is None or not self._nursery.lives:
             self._dismiss_nursery()
             self._nursery = NurseryLink(self._modules)
-        hello = Hello(number, self._device, self._holdings.placed)
+        hello = Hello(number, self.device, self._holdings.placed)
         worker = self._workers[number] = SpawnedWorker(self._nursery, hello, self._holdings.files)
         return worker
 

@@ -13,7 +13,7 @@ from fedsim.engine.options import (
     resolve_device,
     worker_device,
 )
-from fedsim.engine.pool import PooledEngine
+from fedsim.engine.pooled import PooledEngine
 from fedsim.engine.spawned import SpawnedCrew
 
 

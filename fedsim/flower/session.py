@@ -8,7 +8,7 @@ from flwr.supercore.run import Run
 
 from fedsim.engine.contract import Engine
 from fedsim.engine.options import EngineOptions, resolve_device
-from fedsim.engine.pool import PooledEngine
+from fedsim.engine.pooled import PooledEngine
 from fedsim.engine.spawned import SpawnedCrew
 from fedsim.engine.start import start
 from fedsim.flower.client_handler import ClientAppSetup

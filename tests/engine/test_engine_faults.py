@@ -183,3 +183,54 @@ def test_one_in_process_worker_names_the_culprit_that_raises(actor, clients_data
             check_only_item_two_failed(results, healthy)
             assert results[2].message == words
             assert "Traceback" in results[2].traceback
+
+
+def told(engine):
+    return [(one.kind, one.items, one.remedy) for one in engine.take_incidents()]
+
+
+def test_a_cured_loss_leaves_a_trace(engine, tmp_path):
+    engine.take_incidents()
+    path = str(tmp_path / "tried")
+
+    def stumble(actor, broadcast, item):
+        if not os.path.exists(path):
+            Path(path).touch()
+            os._exit(1)
+        return item
+
+    engine.run(1.0, [Task((0, 1), (None, stumble)), Task((2,), (None,))], round=6)
+    (one,) = engine.take_incidents()
+    assert (one.round, one.kind, one.items, one.remedy) == (6, "died", (0, 1), "retried")
+    assert "exit code 1" in one.message
+    assert engine.take_incidents() == []
+
+
+def test_every_step_to_the_culprit_leaves_a_trace(engine):
+    engine.take_incidents()
+    engine.run(1.0, chunk_with("exit"), round=4)
+    chunk = (0, 1, 2, 3, 4)
+    steps = told(engine)
+    assert steps[:2] == [("died", chunk, "retried"), ("died", chunk, "split")]
+    assert steps[-1] == ("died", (2,), "given up")
+
+
+def test_a_worker_lost_without_work_leaves_a_trace(engine, ended):
+    processes = engine.run(1.0, [Task((item,), ("pid",)) for item in (0, 1)], round=1)
+    engine.take_incidents()
+    os.kill(processes[0], signal.SIGKILL)
+    assert ended([processes[0]])
+    engine.run(1.0, [Task((item,), ("pid",)) for item in (0, 1)], round=2)
+    assert told(engine) == [("died", (), "replaced")]
+
+
+def test_the_driver_alone_leaves_the_same_trace(actor, clients_data):
+    with start(EngineOptions(workers=1), actor, clients_data) as engine:
+        engine.run(1.0, [Task((0, 1), (None, "raise"))], round=4)
+        assert told(engine) == [
+            ("exception", (0, 1), "retried"),
+            ("exception", (0, 1), "split"),
+            ("exception", (1,), "given up"),
+        ]
+        engine.run(1.0, [Task((0,), (None,))], round=5)
+        assert told(engine) == []

@@ -26,11 +26,13 @@ class Handler:
 
 class Engine:
     workers = 1
+    device = "cpu"
 
     def __init__(self):
         self.handler = TimedSetup(lambda data, place: Handler())(None, WorkerPlace(0, torch.device("cpu")))
         self.tasks = []
         self.closed = False
+        self.incidents = []
 
     def run(self, broadcast, tasks, round):
         self.tasks = tasks
@@ -42,6 +44,10 @@ class Engine:
 
     def take_packing(self):
         return 0.0
+
+    def take_incidents(self):
+        taken, self.incidents = self.incidents, []
+        return taken
 
     def close(self):
         self.closed = True

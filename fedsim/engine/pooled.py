@@ -3,22 +3,21 @@
 import time
 import weakref
 from collections.abc import Mapping, Sequence
-from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 from fedsim.contracts import Failure
-from fedsim.engine.contract import Task
+from fedsim.engine.contract import Incident, Task
 from fedsim.engine.crew import Crew, Seat, Seats
 from fedsim.engine.events import Died, Done, Event, Raised, Trouble
-from fedsim.engine.schedule import Queue, Trial, after_loss, divide
+from fedsim.engine.frame import FramedEngine
+from fedsim.engine.schedule import Queue, Trial, after_loss, divide, remedy_of
 from fedsim.engine.share import Parcel, unpack
-from fedsim.errors import WorkerError
 
 Kind = Literal["exception", "died", "deadline"]
 
 
-class PooledEngine:
-    """Implements `fedsim.engine.contract.Engine`; also a context manager."""
+class PooledEngine(FramedEngine):
+    """A crew of workers, each of which holds its data from one round to the next."""
 
     def __init__(self, crew: Crew, workers: int, deadline: float | None) -> None:
         """Start all workers and wait until they are ready.
@@ -31,8 +30,9 @@ class PooledEngine:
         Raises:
             WorkerError: a worker cannot be started, or its set-up raised.
         """
-        self._crew, self._deadline, self._packing = crew, deadline, 0.0
-        self._seats = Seats(crew, workers)
+        super().__init__()
+        self._crew, self._deadline = crew, deadline
+        self._seats = Seats(crew, workers, self._note_loss)
         self._end = weakref.finalize(self, crew.close)  # also when the interpreter ends
         try:
             self._seats.fill()
@@ -47,15 +47,21 @@ class PooledEngine:
         """How many."""
         return len(self._seats)
 
-    def run(self, broadcast: Any, tasks: Sequence[Task], round: int) -> Mapping[int, Any]:
-        """Every item's result or `Failure`, in the order of the items given.
+    @property
+    def device(self) -> str:
+        """As the crew places its workers."""
+        return self._crew.device
 
-        Raises:
-            WorkerError: workers cannot be started, or keep dying before they take a task.
-        """
-        if not self._end.alive:
-            raise WorkerError("The engine was closed; start another.")
-        items = items_of(tasks)
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return not self._end.alive
+
+    def close(self) -> None:
+        """End all workers; safe to call twice."""
+        self._end()
+
+    def _compute(self, broadcast: Any, tasks: Sequence[Task], round: int) -> Mapping[int, Any]:
         try:
             self._seats.fill()
             self._seats.hear(0.0)  # replaces workers that were lost between two calls
@@ -63,49 +69,23 @@ class PooledEngine:
             with self._crew.publish(broadcast) as published:
                 call = _Call(self._seats, published, tasks, round, self._deadline)
                 call.packing = time.perf_counter() - begun
-                results = call.complete()
-            self._packing += call.packing
+                try:
+                    return call.complete()
+                finally:
+                    self._packing += call.packing
+                    self._incidents += call.incidents
         except BaseException:
             self._abandon()
             raise
-        return {item: results[item] for item in items}
 
-    def take_packing(self) -> float:
-        """Seconds since the last call that the driver spent packing tasks and unpacking results."""
-        taken, self._packing = self._packing, 0.0
-        return taken
-
-    def close(self) -> None:
-        """End all workers; safe to call twice."""
-        self._end()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+    def _note_loss(self, worker: int, trouble: Trouble) -> None:
+        """A worker died that had nothing to do."""
+        self._incidents.append(Incident(self._round, worker, "died", (), "replaced", trouble.message))
 
     def _abandon(self) -> None:
         """Drop workers whose call will not be heard to its end; the next call replaces them."""
         for seat in (*self._seats.having("busy"), *self._seats.having("starting")):
             self._seats.drop(seat)
-
-
-def items_of(tasks: Sequence[Task]) -> list[int]:
-    """All items in order.
-
-    Raises:
-        ValueError: one occurs twice, or a task's payloads do not match its items.
-    """
-    for task in tasks:
-        if not task.items or len(task.items) != len(task.payloads):
-            raise ValueError(f"A task has {len(task.items)} items and {len(task.payloads)} payloads.")
-    items = [item for task in tasks for item in task.items]
-    if len(set(items)) != len(items):
-        raise ValueError("An item occurs twice in one call.")
-    return items
 
 
 class _Call:
@@ -118,6 +98,7 @@ class _Call:
         self._queue = Queue(divide(tasks, len(seats)))
         self._results: dict[int, Any] = {}
         self.packing = 0.0  # seconds
+        self.incidents: list[Incident] = []
 
     def complete(self) -> dict[int, Any]:
         """Results by item, in the order of arrival."""
@@ -185,6 +166,9 @@ class _Call:
         if jobs:
             batches, culprit = after_loss(jobs, spotless, certain=kind == "deadline")
             self._queue.open.extend(batches)
+            remedy = remedy_of(jobs[0], culprit)
+            lost = jobs[0].task.items
+            self.incidents.append(Incident(self._round, seat.number, kind, lost, remedy, trouble.message))
             if culprit is not None:
                 (item,) = culprit.task.items
                 failure = Failure(self._round, item, seat.number, kind, trouble.message, trouble.traceback)
