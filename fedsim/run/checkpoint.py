@@ -1,9 +1,11 @@
 """Everything that the next round depends on, in one safetensors file with a JSON header.
 
 Never pickle: a checkpoint from somebody else cannot run code. The file is replaced atomically, so a
-process killed at any moment leaves the previous checkpoint or the new one.
+process killed at any moment leaves the previous checkpoint or the new one. A seal over header and tensors
+tells a file that was altered or damaged since; there is no older one to fall back to, so it is refused.
 """
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,9 +17,10 @@ from torch import Tensor
 
 from fedsim.contracts import Tensors, Vector
 from fedsim.errors import CheckpointError
+from fedsim.params import digest as digest_of
 from fedsim.run.atomic_files import save_tensors
 
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,18 +87,24 @@ def save(path: Path, checkpoint: Checkpoint) -> None:
         # safetensors sorts by type and name; the order of a mapping is part of a state
         "order": list(tensors),
     }
-    save_tensors(path, tensors, {"fedsim": json.dumps(header)})
+    text = json.dumps(header)
+    save_tensors(path, tensors, {"fedsim": text, "seal": _seal(text, tensors)})
+
+
+def _seal(header: str, tensors: Mapping[str, Tensor]) -> str:
+    return hashlib.sha256(f"{header}\n{digest_of(tensors)}".encode()).hexdigest()
 
 
 def load(path: Path) -> Checkpoint:
     """Read a checkpoint.
 
     Raises:
-        CheckpointError: no such file, or it is not one of ours.
+        CheckpointError: no such file, or it is not one of ours, or not as it was written.
     """
     try:
         with safe_open(path, framework="pt") as file:
-            header: dict[str, Any] = json.loads((file.metadata() or {})["fedsim"])
+            metadata = file.metadata() or {}
+            header: dict[str, Any] = json.loads(metadata["fedsim"])
             stored: dict[str, Tensor] = {name: file.get_tensor(name) for name in header["order"]}
     except FileNotFoundError:
         raise CheckpointError(f"{path}: no checkpoint here to resume from.") from None
@@ -104,6 +113,11 @@ def load(path: Path) -> Checkpoint:
     if header.get("format") != FORMAT:
         raise CheckpointError(
             f"{path}: has format {header.get('format')}, this version reads format {FORMAT}."
+        )
+    if metadata.get("seal") != _seal(metadata["fedsim"], stored):
+        raise CheckpointError(
+            f"{path}: was damaged or changed after it was written (its content does not match its digest): "
+            "put back a copy, or start anew without --resume."
         )
     try:
         return _checkpoint(header, stored)

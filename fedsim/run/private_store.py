@@ -1,20 +1,24 @@
 """Private client state on the driver's side: in memory, and on disk above a limit.
 
 A client's tensors change only when its round is committed, so a retry starts from the committed state.
-A file once written is never changed: its name carries partition and version, and it is removed only after
-`sweep`, when no checkpoint needs it any more.
+A file once written is never changed: its name carries partition, version and a digest of its content, and it
+is removed only after `sweep`, when no checkpoint needs it any more.
 """
 
 import math
 from collections.abc import Mapping
 from pathlib import Path
 
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
 from fedsim.contracts import Tensors
 from fedsim.errors import CheckpointError
+from fedsim.params import digest
 from fedsim.run.atomic_files import save_tensors
+
+_DIGEST = 32  # hexadecimal digits
 
 
 class PrivateStore:
@@ -51,7 +55,7 @@ class PrivateStore:
     def _spill(self, partition: int) -> None:
         tensors = self._memory.pop(partition)
         self._bytes -= _size(tensors)
-        name = f"{partition:06d}-{self._version:09d}.safetensors"
+        name = f"{partition:06d}-{self._version:09d}-{digest(tensors)[:_DIGEST]}.safetensors"
         save_tensors(self._folder / name, tensors)
         self._files[partition] = name
 
@@ -67,18 +71,31 @@ class PrivateStore:
         """Continue from a snapshot.
 
         Raises:
-            CheckpointError: a file of the snapshot is gone.
+            CheckpointError: a file of the snapshot is gone, or not as it was written.
         """
         for partition, name in files.items():
-            if not (self._folder / name).is_file():
-                raise CheckpointError(
-                    f"The private state of client {partition} is gone: no {name} in the run's folder."
-                )
+            self._verify(partition, name)
         self._memory, self._files, self._bytes = {}, dict(files), 0
-        versions = [int(Path(name).stem.rpartition("-")[2]) for name in files.values()]
+        versions = [int(name.split("-")[1]) for name in files.values()]
         self._version = max(versions, default=0)
         for partition in sorted(memory):
             self.put(partition, memory[partition])
+
+    def _verify(self, partition: int, name: str) -> None:
+        path, wanted = self._folder / name, Path(name).stem.rpartition("-")[2]
+        if not path.is_file():
+            raise CheckpointError(
+                f"The private state of client {partition} is gone: no {name} in the run's folder."
+            )
+        try:
+            found = digest(load_file(path))
+        except (SafetensorError, OSError, ValueError) as error:
+            raise CheckpointError(f"{path}: cannot be read: {error}") from error
+        if found[:_DIGEST] != wanted:
+            raise CheckpointError(
+                f"{path}: the private state of client {partition} was damaged or changed after it was "
+                "written: put back a copy, or start anew without --resume."
+            )
 
     def sweep(self) -> None:
         """Remove files that no partition uses any more; call it once a checkpoint is safely written."""

@@ -87,6 +87,19 @@ def test_half_a_file(tmp_path):
         load(path)
 
 
+def test_a_single_changed_bit_is_noticed_wherever_it_is(tmp_path):
+    path = tmp_path / "c.safetensors"
+    save(path, checkpoint())
+    whole = path.read_bytes()
+    start = 8 + int.from_bytes(whole[:8], "little")  # of the tensors; before it lies the header
+    round_at = whole.index(b"round") + len(b'round\\": ')
+    assert whole[round_at : round_at + 1] == b"7"
+    for place in (*range(start, len(whole)), round_at):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        with pytest.raises(CheckpointError, match="was damaged or changed after it was written"):
+            load(path)
+
+
 def test_another_experiment_or_seed(tmp_path):
     require_same(checkpoint(), "abc", 4, tmp_path)
     with pytest.raises(CheckpointError, match="belongs to experiment abc, but the file now reads def"):
@@ -96,14 +109,14 @@ def test_another_experiment_or_seed(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "change", [{"round": "x"}, {"format": 2}, {"order": []}, {"memory": 3}, {"files": []}, {"history": None}]
+    "change", [{"round": "x"}, {"format": 1}, {"order": []}, {"memory": 3}, {"files": []}, {"history": None}]
 )
 def test_a_header_that_is_not_ours(tmp_path, monkeypatch, change):
     path = tmp_path / "c.safetensors"
     dumps = json.dumps
     monkeypatch.setattr(json, "dumps", lambda header: dumps(header | change))
     save(path, checkpoint())
-    with pytest.raises(CheckpointError, match=r"not a checkpoint of fedsim|has format 2"):
+    with pytest.raises(CheckpointError, match=r"not a checkpoint of fedsim|has format 1|was damaged"):
         load(path)
 
 

@@ -76,6 +76,20 @@ def test_a_restored_store_writes_no_file_twice(tmp_path):
     assert store.get(0)["n"] == 1
 
 
+def test_a_changed_or_cut_file_is_said(tmp_path):
+    store = PrivateStore(tmp_path, limit=0)
+    store.put(4, tensors(1))
+    memory, files = store.snapshot()
+    (path,) = tmp_path.iterdir()
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    with pytest.raises(CheckpointError, match="private state of client 4 was damaged or changed"):
+        PrivateStore(tmp_path).restore(memory, files)
+    path.write_bytes(whole[:-5])
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        PrivateStore(tmp_path).restore(memory, files)
+
+
 def test_a_lost_file_is_said(tmp_path):
     with pytest.raises(CheckpointError, match="private state of client 4 is gone"):
         PrivateStore(tmp_path).restore({}, {4: "000004-000000001.safetensors"})
