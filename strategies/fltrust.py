@@ -1,0 +1,65 @@
+"""FLTrust: updates count as far as they point where the server's own training points.
+
+Cao, Fang, Liu and Gong, "FLTrust: Byzantine-robust Federated Learning via Trust Bootstrapping", NDSS 2021,
+section IV, equations (2) to (4), with the global learning rate at 1.
+
+Without a trusted update the rule would be a plain mean, so none is refused. If no client points to the
+server's side, the paper's equation divides by zero; then all weights are 0, and the model stays.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from fedsim.contracts import Cohort, Decision, Matrix, Server, Tensors, Vector
+from fedsim.errors import RoundError
+from strategies.rows import combination, norms, products, require_cohort
+
+
+def trust_weights(updates: Matrix, trusted: Vector) -> Vector:
+    """What each row is multiplied by before the sum.
+
+    Args:
+        updates: [n, d], the g_i.
+        trusted: [d], g_0, not zero.
+
+    Returns:
+        [n] float64: TS_i / sum(TS) * |g_0| / |g_i|, where TS_i = max(0, cos(g_i, g_0)); all zeros if no TS
+        is positive.
+    """
+    lengths, length = norms(updates), torch.linalg.vector_norm(trusted, dtype=torch.float64)
+    inverse = torch.where(lengths > 0, 1 / lengths, 0.0)
+    trust = (products(updates, trusted) * inverse / length).clamp(min=0)
+    total = trust.sum()
+    return trust / total * length * inverse if total > 0 else torch.zeros_like(trust)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FLTrust:
+    """The mean of updates cut or stretched to the trusted one's length, weighted by trust."""
+
+    needs_trusted: ClassVar[bool] = True
+
+    def init(self, model: Vector) -> Tensors:
+        """No state."""
+        return {}
+
+    def step(self, state: Tensors, cohort: Cohort, server: Server) -> tuple[Tensors, Decision]:
+        """The mean; a client's weight is what its row was multiplied by.
+
+        Raises:
+            RoundError: fewer than 1 reply, no trusted data, or a trusted update of length 0.
+        """
+        require_cohort("fltrust", cohort, 1, "allow fewer failures")
+        if server.trusted is None:
+            raise RoundError("fltrust needs data of the server's own: set federation.trusted.")
+        trusted = server.trusted.update().to(cohort.updates.device)
+        if not bool(trusted.any()):
+            raise RoundError(
+                f"Round {cohort.round}: the server's training on its trusted data changed nothing, so that "
+                "fltrust has no direction: raise federation.trusted or client.optimizer.learning_rate."
+            )
+        weights = trust_weights(cohort.updates, trusted)
+        update = combination(cohort.updates, weights).to(cohort.updates.dtype)
+        return state, Decision(update=update, weights=weights)

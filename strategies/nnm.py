@@ -1,0 +1,60 @@
+"""Nearest-neighbour mixing: replace each update by the mean of those nearest to it, in front of any rule.
+
+Allouah, Farhadkhani, Guerraoui, Gupta, Pinot and Stephan, "Fixing by Mixing: A Recipe for Optimal Byzantine
+ML under Heterogeneity", AISTATS 2023, Algorithm 2.
+
+The n - f nearest include the update itself, as in the paper and in ByzFL. Of equally distant ones those
+of the lowest rows are taken. The paper's condition n > 2f is enforced; ByzFL asks for n > f only.
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+from fedsim.contracts import Matrix, Server
+from fedsim.errors import RoundError
+from strategies.rows import column_blocks, require_byzantine, squared_distances
+
+
+def nearest(updates: Matrix, byzantine: int) -> Matrix:
+    """The mixing matrix, [n, n] float64: row i is 1 / (n - f) at the n - f rows nearest to row i, else 0."""
+    squared = squared_distances(updates).fill_diagonal_(-1.0)  # oneself first, before exact copies
+    kept = squared.argsort(dim=1, stable=True)[:, : len(updates) - byzantine]
+    return torch.zeros_like(squared).scatter_(1, kept, 1 / kept.shape[1])
+
+
+def mixed(updates: Matrix, mixing: Matrix) -> Matrix:
+    """The product with the rows, [n, d] in the type of `updates`, accumulated in float64 block by block."""
+    result = torch.empty_like(updates)
+    for columns in column_blocks(updates):
+        result[:, columns] = (mixing @ updates[:, columns].double()).to(updates.dtype)
+    return result
+
+
+@dataclass(frozen=True, kw_only=True)
+class NearestNeighbourMixing:
+    """The rows, each replaced by a mean of its neighbours; holds a second [n, d] array.
+
+    Attributes:
+        byzantine: f, hostile clients to withstand; n must be above 2f. 0: every row becomes the mean.
+    """
+
+    byzantine: int
+
+    def __post_init__(self) -> None:
+        """Refuse a negative number."""
+        require_byzantine(self.byzantine)
+
+    def mix(self, updates: Matrix, server: Server) -> Matrix:
+        """[n, d] -> [n, d].
+
+        Raises:
+            RoundError: 2f or fewer rows.
+        """
+        n, needed = len(updates), 2 * self.byzantine + 1
+        if n < needed:
+            raise RoundError(
+                f"nnm with byzantine={self.byzantine} needs at least {needed} replies, got {n}: "
+                "lower the byzantine of strategy.before or raise federation.clients_per_round."
+            )
+        return mixed(updates, nearest(updates, self.byzantine))
