@@ -36,6 +36,7 @@ class Federation(Section):
         clients: partitions, numbered from 0.
         clients_per_round: exactly so many in every round; all of them if not given.
         partition: the plugin that divides the data.
+        trusted: training rows that the server holds itself, taken before the division (FLTrust's root data).
         split: fractions of each client's data for training, validation and test, which sum to 1; None: the
             task's own, see `fedsim.data.federate`.
     """
@@ -44,6 +45,7 @@ class Federation(Section):
     clients_per_round: Positive = Field(default_factory=lambda known: known.get("clients", 10))
     partition: Plugin = Plugin(kind="iid")
     split: tuple[Fraction, Fraction, Fraction] | None = None
+    trusted: Annotated[int, Field(ge=0)] = 0
 
     @field_validator("clients_per_round")
     @classmethod
@@ -69,11 +71,14 @@ class Attack(Plugin):
         participation: `forced` puts every malicious client in every cohort of the window; `random` draws
             them like all others.
         window: first and last round of the attack, counted from 1, inclusive; None: all rounds.
+        clean_run: play the same run without the attack first, to tell what the attack costs and how often
+            its trigger works by itself; it doubles the time.
     """
 
     malicious: Annotated[int, Field(ge=0)] | tuple[int, ...] = 1
     participation: Literal["forced", "random"] = "random"
     window: tuple[Positive, Positive] | None = None
+    clean_run: bool = True
 
 
 class Engine(Section):

@@ -13,6 +13,19 @@ from fedsim.contracts import Failure, LocalEvaluation, LocalUpdate, Tensors, Vec
 
 
 @dataclass(frozen=True)
+class Corruption:
+    """Who is corrupted in a round, by an attack in this state; workers know the attack itself.
+
+    Attributes:
+        members: all malicious partitions, ascending.
+        state: of the attack.
+    """
+
+    members: tuple[int, ...]
+    state: Tensors
+
+
+@dataclass(frozen=True)
 class TrainOrder:
     """What every client of a round receives.
 
@@ -21,23 +34,31 @@ class TrainOrder:
         vector: [d], the shared model.
         integers: its integer tensors.
         downlink: named tensors of the rule.
+        corruption: of malicious clients; never in a message.
     """
 
     round: int
     vector: Vector
     integers: Tensors
     downlink: Tensors = field(default_factory=dict)
+    corruption: Corruption | None = None
 
 
 @dataclass(frozen=True)
 class EvaluateOrder:
-    """The same, for an evaluation of each client's own model on its own splits."""
+    """The same, for an evaluation of each client's own model on its own splits.
+
+    Attributes:
+        splits: which ones.
+        poison: the attack's state, where its success on the test splits is measured too.
+    """
 
     round: int
     vector: Vector
     integers: Tensors
     downlink: Tensors = field(default_factory=dict)
     splits: tuple[str, ...] = ("val", "test")
+    poison: Tensors | None = None
 
 
 Order = TrainOrder | EvaluateOrder

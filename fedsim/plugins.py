@@ -29,11 +29,24 @@ from pydantic import PydanticSchemaGenerationError, TypeAdapter, ValidationError
 from fedsim.errors import ConfigError, PluginError, attributed
 from fedsim.toml import describe_error, nearest, shown
 
-GROUPS = ("strategies", "clients", "attacks", "data", "partitions", "models", "optimizers", "schedules")
+GROUPS = (
+    "strategies",
+    "before",
+    "after",
+    "clients",
+    "attacks",
+    "data",
+    "partitions",
+    "models",
+    "optimizers",
+    "schedules",
+)
 
 # A protocol's name, as fields are annotated with it, and the group whose plugins satisfy it.
 _PROTOCOLS = {
     "Strategy": "strategies",
+    "Before": "before",
+    "After": "after",
     "ClientMethod": "clients",
     "Attack": "attacks",
     "Source": "data",
@@ -47,7 +60,9 @@ _PROTOCOLS = {
 _REQUIRED = {
     "strategies": ("init", "step"),
     "clients": ("init", "program", "finish"),
-    "attacks": ("knows", "init", "corrupt", "craft", "poison"),
+    "attacks": ("knows", "init", "observe", "corrupt", "craft", "poison"),
+    "before": ("mix",),
+    "after": ("refine",),
     "models": ("build",),
     "optimizers": ("init", "step", "learning_rate"),
 }

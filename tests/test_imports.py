@@ -89,7 +89,7 @@ def test_ray_is_imported_in_one_folder_and_lazily():
 def test_the_core_stands_on_itself():
     for name in CORE:
         for imported in local(f"fedsim.{name}"):
-            assert imported.removeprefix("fedsim.") in CORE, (name, imported)
+            assert imported.split(".")[1] in CORE, (name, imported)
 
 
 def test_the_frame_of_a_file_stands_on_itself():

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from fedsim.errors import RoundError
-from fedsim.threat import Knowledge, View
+from fedsim.params import Layout
+from fedsim.threat import Knowledge, Passive, View, overrides
 
 
 def view(knows: Knowledge) -> View:
@@ -15,6 +16,9 @@ def view(knows: Knowledge) -> View:
         clients=3,
         malicious=1,
         model=torch.zeros(2),
+        integers={},
+        layout=Layout.of({"w": torch.zeros(2)}),
+        program=None,
         own=rows[:1],
         updates=rows,
         rule=lambda updates: updates.mean(dim=0),
@@ -47,3 +51,32 @@ def test_levels_nest():
 def test_what_is_not_granted_is_not_even_stored():
     assert vars(view(Knowledge.COLLUDERS))["updates"] is None
     assert vars(view(Knowledge.EVERYTHING))["updates"] is not None
+
+
+def before_training(knows, data=None):
+    return View(
+        knows=knows,
+        round=1,
+        clients=3,
+        malicious=2,
+        model=torch.zeros(2),
+        integers={},
+        layout=Layout.of({"w": torch.zeros(2)}),
+        program=None,
+        data=data,
+    )
+
+
+@pytest.mark.parametrize("name", ["own", "examples", "updates", "rule"])
+def test_before_training_there_are_no_updates(name):
+    with pytest.raises(RoundError, match=rf"view\.{name}, which does not exist before training"):
+        getattr(before_training(Knowledge.EVERYTHING), name)
+
+
+def test_nobody_speaks_for_clients_that_do_not_collude():
+    with pytest.raises(RoundError, match=r"needs knowledge COLLUDERS, but it declares OWN_DATA"):
+        before_training(Knowledge.OWN_DATA).data  # noqa: B018
+
+
+def test_an_attack_that_overrides_nothing_is_passive():
+    assert not any(overrides(Passive(), hook) for hook in ("observe", "corrupt", "craft", "poison"))

@@ -41,6 +41,14 @@ def hold_out(pool: RowPool, seed: int) -> RowPool:
     )
 
 
+def take_rows(pool: RowPool, count: int, seed: int) -> tuple[RowPool, Rows]:
+    """The pool without `count` of its rows, stratified by label, and those rows."""
+    labels = pool.rows.y.numpy()
+    sizes = np.array([count, len(labels) - count])
+    taken, rest = stratified(labels, sizes, numpy_stream(seed, "data.trusted"))
+    return _chosen(pool, np.sort(rest)), _taken(pool.rows, np.sort(taken))
+
+
 def divide_rows(pool: RowPool, parts: list[Integers], roles: Roles) -> Divided:
     """The clients' views into one reordered copy of the rows; order: all train, all val, all test parts."""
     splits = roles.split(parts, pool.rows.y.numpy())

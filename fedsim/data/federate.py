@@ -7,6 +7,7 @@ for nodes it is the undivided graph, where the clients' test nodes count.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,8 @@ import numpy as np
 from fedsim.contracts import ClientData, FederatedData, Task
 from fedsim.data.divide_graphs import divide_graphs
 from fedsim.data.divide_nodes import divide_nodes
-from fedsim.data.divide_rows import divide_rows, hold_out
+from fedsim.data.divide_rows import divide_rows, hold_out, take_rows
+from fedsim.data.examples import Rows
 from fedsim.data.pool import Integers, Items, NodePool, Partition, Pool, RowPool, Source
 from fedsim.data.roles import Divided, Roles
 from fedsim.errors import ConfigError, DataError
@@ -33,6 +35,8 @@ def federate(
     clients: int,
     split: tuple[float, float, float] | None,
     seed: int,
+    *,
+    trusted: int = 0,
 ) -> FederatedData:
     """The clients of one experiment; a pure function of the files, the arguments and the seed.
 
@@ -43,13 +47,15 @@ def federate(
         split: fractions (train, val, test) of each client's items; None: 0.8, 0.1, 0.1 for rows and graphs,
             0.2, 0.4, 0.4 for nodes.
         seed: of the experiment.
+        trusted: rows that the server takes from the training data before they are divided.
 
     Raises:
-        ConfigError: `clients` or `split` makes no sense.
+        ConfigError: `clients`, `split` or `trusted` makes no sense.
         DataError: the set cannot be loaded, or not be divided as asked.
     """
     _check(clients, split)
     pools = tuple(hold_out(pool, seed) if isinstance(pool, RowPool) else pool for pool in source.load())
+    pools, kept = _without_trusted(pools, trusted, seed)
     items = _items(pools)
     parts = partition.divide(items, clients, numpy_stream(seed, "data.partition"))
     homes = _homes(parts, items, clients, type(partition).__name__)
@@ -60,7 +66,39 @@ def federate(
         own = [np.asarray(parts[client], dtype=np.int64) - start for client in members]
         roles = Roles(tuple(members), split or _FRACTIONS[pool.task], seed)
         divided.append((members, _divide(pool, own, roles)))
-    return _joined(pools, divided, len(items), parts)
+    joined = _joined(pools, divided, len(items), parts)
+    return joined if kept is None else _with_trusted(joined, kept)
+
+
+def _without_trusted(
+    pools: tuple[Pool, ...], trusted: int, seed: int
+) -> tuple[tuple[Pool, ...], Rows | None]:
+    """The pools, and the rows that the server keeps of the only one.
+
+    Raises:
+        ConfigError: rows cannot be kept of this data, or not so many.
+    """
+    if not trusted:
+        return pools, None
+    pool = pools[0]
+    if len(pools) > 1 or not isinstance(pool, RowPool):
+        raise ConfigError(
+            f"federation.trusted: the server can hold rows of one data set, not {pool.task} of {pool.name}."
+        )
+    if trusted >= len(pool.rows):
+        raise ConfigError(
+            f"federation.trusted: found {trusted}, but {pool.name} has {len(pool.rows)} training rows in all."
+        )
+    rest, kept = take_rows(pool, trusted, seed)
+    return (rest,), kept
+
+
+def _with_trusted(data: FederatedData, kept: Rows) -> FederatedData:
+    """The server's rows, standardised like the clients'."""
+    first = data.clients[0].train
+    mean, std = getattr(first, "mean", None), getattr(first, "std", None)
+    facts = {**data.facts, "trusted": len(kept), "trusted_origin": "training rows, before the division"}
+    return replace(data, trusted=replace(kept, mean=mean, std=std), facts=facts)
 
 
 def _divide(pool: Pool, parts: list[Integers], roles: Roles) -> Divided:

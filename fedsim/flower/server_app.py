@@ -21,6 +21,7 @@ from fedsim.errors import ConfigError, FedsimError, RoundError
 from fedsim.federation import Federation
 from fedsim.flower.client_app import experiment_of
 from fedsim.flower.federation import GridFederation
+from fedsim.run.adversary import refuse_in_messages
 from fedsim.run.assembly import Parts
 from fedsim.run.directory import fresh_folder
 from fedsim.run.outcome import Outcome, exit_code
@@ -61,6 +62,7 @@ def play(grid: Grid, run_config: UserConfig) -> list[Outcome]:
 
 def grid_federation(grid: Grid, parts: Parts, store: PrivateStore) -> Federation:
     """The clients of one seed; their private tensors stay on their nodes, so the store is not used."""
+    refuse_in_messages(parts)
     experiment = parts.experiment
     deadline = experiment.engine.deadline
     return GridFederation(grid, experiment.federation.clients, parts.seed, deadline=deadline)

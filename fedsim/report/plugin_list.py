@@ -10,6 +10,8 @@ from fedsim.plugins import GROUPS, Option, available, options_of, resolve
 
 _TABLES = {
     "strategies": "strategy",
+    "before": "strategy.before[]",
+    "after": "strategy.after[]",
     "clients": "client",
     "attacks": "attack",
     "data": "data",

@@ -1,46 +1,64 @@
-"""The attack's place in a round: who is malicious, when, and what the malicious clients send.
+"""The attack's place in a round: who is malicious, when, and what each hook is shown.
 
-An attack on updates (`craft`) rewrites the rows of the malicious clients after honest training, seeing no
-more than the view that its declared knowledge grants. (An attack on data or training, `corrupt`, acts
-where the program is made, in the client's worker.)
+The driver calls `observe` before training and `craft` after it; `corrupt` travels to the workers in the
+order, as the attack's state (`fedsim.federation.Corruption`).
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
 from fedsim import rng
-from fedsim.contracts import Attack, Cohort, Rule, Server, Strategy, Tensors, Vector
+from fedsim.contracts import Batch, Cohort, LocalProgram, Rule, Server, Strategy, Tensors, Vector
 from fedsim.errors import ConfigError, PluginError, RoundError, attributed
+from fedsim.federation import Corruption
 from fedsim.run.assembly import Parts
 from fedsim.run.decision import require_tensors
-from fedsim.threat import Knowledge, Passive, View
+from fedsim.threat import Attack, Knowledge, Threat, View, overrides
 
 
 @dataclass(frozen=True)
 class Adversary:
-    """An attack together with its members and its window of rounds."""
+    """An attack together with its members and its window of rounds.
+
+    Attributes:
+        attack: the hooks.
+        threat: members and window, as the attack is told of them.
+        forced: are all members in every cohort of the window?
+        parts: of the run.
+    """
 
     attack: Attack
-    members: tuple[int, ...]
+    threat: Threat
     forced: bool
-    first: int
-    last: int
-    seed: int
+    parts: Parts
 
     @classmethod
     def of(cls, parts: Parts) -> "Adversary | None":
         """The experiment's adversary, if it has one."""
-        table, attack = parts.experiment.attack, parts.plugins.attack
+        table, attack, federation = (
+            parts.experiment.attack,
+            parts.plugins.attack,
+            parts.experiment.federation,
+        )
         if table is None or attack is None:
             return None
-        if getattr(type(attack), "corrupt", Passive.corrupt) is not Passive.corrupt:
-            raise ConfigError(
-                f"attack.kind: {table.kind!r} corrupts data or training, which this version cannot run yet; "
-                "only attacks on updates (craft) can."
-            )
-        first, last = table.window or (1, parts.experiment.rounds)
-        return cls(attack, parts.malicious, table.participation == "forced", first, last, parts.seed)
+        threat = Threat(
+            members=parts.malicious,
+            window=table.window or (1, parts.experiment.rounds),
+            clients=federation.clients,
+            clients_per_round=federation.clients_per_round,
+            layout=parts.layout,
+            spec=parts.data.spec,
+        )
+        return cls(attack, threat, table.participation == "forced", parts)
+
+    @property
+    def measures(self) -> bool:
+        """Does the attack have a notion of success on single examples?"""
+        return overrides(self.attack, "poison")
 
     def init(self) -> Tensors:
         """The attack's state before round 1.
@@ -50,48 +68,98 @@ class Adversary:
         """
         what = f"attack.kind: {type(self.attack).__name__}.init"
         with attributed(what, PluginError):
-            state = self.attack.init(self.members, rng.stream(self.seed, "attack-init"))
+            state = self.attack.init(self.threat, rng.stream(self.parts.seed, "attack-init"))
         require_tensors(state, f"{what} returned", PluginError)
         return state
 
     def active(self, round: int) -> bool:
         """Is this round in the window?"""
-        return self.first <= round <= self.last
+        first, last = self.threat.window
+        return first <= round <= last
 
     def forced_members(self, round: int) -> tuple[int, ...]:
         """Who must be in this round's cohort."""
-        return self.members if self.forced and self.active(round) else ()
+        return self.threat.members if self.forced and self.active(round) else ()
 
-    def rewrite(self, state: Tensors, cohort: Cohort, model: Vector, rule: Rule) -> Cohort:
+    def observe(self, state: Tensors, round: int, model: Vector, integers: Tensors) -> Tensors:
+        """The attack's state for this round; unchanged after the window.
+
+        Raises:
+            RoundError: its code raised, or returned something else.
+        """
+        if round > self.threat.window[1] or not self.threat.members or not overrides(self.attack, "observe"):
+            return state
+        clients = self.parts.data.clients
+        together = self.attack.knows >= Knowledge.COLLUDERS or len(self.threat.members) == 1
+        view = View(
+            malicious=len(self.threat.members),
+            data=tuple(clients[member] for member in self.threat.members) if together else None,
+            **self._common(round, model, integers),
+        )
+        what = f"Round {round}: {type(self.attack).__name__}.observe"
+        with attributed(what, RoundError):
+            after = self.attack.observe(state, view, rng.stream(self.parts.seed, "attack-observe", round))
+        require_tensors(after, f"{what} returned", RoundError)
+        return after
+
+    def corruption(self, state: Tensors, round: int) -> Corruption | None:
+        """What workers need to corrupt this round's malicious clients; None where nobody is corrupted."""
+        if not self.active(round) or not overrides(self.attack, "corrupt"):
+            return None
+        return Corruption(self.threat.members, state)
+
+    def poison(self, state: Tensors) -> Callable[[Batch], Batch] | None:
+        """What makes a triggered batch in this state; None where success has no meaning."""
+        return (lambda batch: self.attack.poison(state, batch)) if self.measures else None
+
+    def rewrite(self, state: Tensors, cohort: Cohort, model: Vector, integers: Tensors, rule: Rule) -> Cohort:
         """The cohort with the malicious clients' rows in place of their honest ones.
 
         Raises:
             RoundError: the attack made rows of another shape, or values that are not finite.
         """
-        places = [place for place, partition in enumerate(cohort.partitions) if partition in self.members]
-        if not self.active(cohort.round) or not places:
+        places = self.places(cohort)
+        if not self.active(cohort.round) or not places or not overrides(self.attack, "craft"):
             return cohort
+        common = self._common(cohort.round, model, integers) | {"updates": cohort.updates, "rule": rule}
         updates = cohort.updates.clone()
         # Without collusion each malicious client acts alone, on its own update and its own chance.
         alone = self.attack.knows < Knowledge.COLLUDERS
         for group in [[place] for place in places] if alone else [places]:
-            updates[group] = self._craft(state, cohort, group, model, rule)
+            updates[group] = self._craft(state, cohort, group, common)
         return replace(cohort, updates=updates)
 
+    def places(self, cohort: Cohort) -> list[int]:
+        """The malicious clients' rows."""
+        members = set(self.threat.members)
+        return [place for place, partition in enumerate(cohort.partitions) if partition in members]
+
+    def _common(self, round: int, model: Vector, integers: Tensors) -> dict[str, Any]:
+        return {
+            "knows": self.attack.knows,
+            "round": round,
+            "clients": self.threat.clients_per_round,
+            "model": model.clone(),
+            "integers": integers,
+            "layout": self.threat.layout,
+            "program": self._program(round),
+        }
+
+    def _program(self, round: int) -> LocalProgram:
+        return self.parts.program_of(self.threat.members[0], round)
+
     def _craft(
-        self, state: Tensors, cohort: Cohort, group: list[int], model: Vector, rule: Rule
+        self, state: Tensors, cohort: Cohort, group: list[int], common: dict[str, Any]
     ) -> torch.Tensor:
+        acting = [cohort.partitions[place] for place in group]
         view = View(
-            knows=self.attack.knows,
-            round=cohort.round,
-            clients=len(cohort.partitions),
             malicious=len(group),
-            model=model,
+            data=tuple(self.parts.data.clients[partition] for partition in acting),
             own=cohort.updates[group],
-            updates=cohort.updates,
-            rule=rule,
+            examples=cohort.examples[group],
+            **common | {"clients": len(cohort.partitions)},
         )
-        chance = rng.stream(self.seed, "attack", cohort.round, cohort.partitions[group[0]])
+        chance = rng.stream(self.parts.seed, "attack", cohort.round, acting[0])
         name, wanted = type(self.attack).__name__, (len(group), cohort.updates.shape[1])
         with attributed(f"Round {cohort.round}: {name}.craft", RoundError):
             crafted = self.attack.craft(state, view, chance)
@@ -104,11 +172,31 @@ class Adversary:
         return crafted.to(cohort.updates.dtype)
 
 
-def query(strategy: Strategy, state: Tensors, cohort: Cohort, model: Vector, seed: int) -> Rule:
-    """The server's rule as a function of rows alone; asking it leaves no trace."""
+def refuse_in_messages(parts: Parts) -> None:
+    """Refuse an attack that acts inside clients where clients are reached by Flower messages.
+
+    Raises:
+        ConfigError: it corrupts data or training, or its success is measured on clients.
+    """
+    attack = parts.plugins.attack
+    if attack is not None and (overrides(attack, "corrupt") or overrides(attack, "poison")):
+        raise ConfigError(
+            f"attack.kind: {type(attack).__name__} acts inside the malicious clients, which needs "
+            'engine.tier = "T1" or "T2"; Flower messages carry none of it.'
+        )
+
+
+def query(strategy: Strategy, state: Tensors, cohort: Cohort, server: Callable[[], Server]) -> Rule:
+    """The server's rule as a function of rows alone; asking it leaves no trace.
+
+    Args:
+        strategy: the rule.
+        state: its state before the round.
+        cohort: whose rows are replaced.
+        server: makes what the rule may use, afresh for every question.
+    """
 
     def ask(updates: torch.Tensor) -> Vector:
-        server = Server(model=model, rng=rng.stream(seed, "strategy", cohort.round))
-        return strategy.step(state, replace(cohort, updates=updates), server)[1].update
+        return strategy.step(state, replace(cohort, updates=updates), server())[1].update
 
     return ask

@@ -24,6 +24,7 @@ from fedsim.data.pool import Partition, Source
 from fedsim.errors import ConfigError, PluginError, attributed
 from fedsim.params import Layout
 from fedsim.plugins import build, describe
+from fedsim.run.chain import Chain
 from fedsim.threat import Attack
 from fedsim.training.functional import model_tensors
 from fedsim.training.initial import initial_model
@@ -133,9 +134,41 @@ def build_plugins(experiment: Experiment, seed: int) -> Plugins:
         partition=build("partitions", _table(experiment.federation.partition), "federation.partition"),
         builder=builder,
         method=build("clients", _table(experiment.client), "client", **known),
-        strategy=build("strategies", _table(experiment.strategy), "strategy", rounds=experiment.rounds),
+        strategy=_strategy(experiment),
         attack=None if attack is None else build("attacks", _table(attack), "attack", **known),
     )
+
+
+def _strategy(experiment: Experiment) -> Strategy:
+    """The rule, with what the table lists before and after it.
+
+    Raises:
+        ConfigError: see `build_plugins`; or a part needs trusted data, of which the server has none.
+    """
+    table = _table(experiment.strategy)
+    before, after = (_chained(table.pop(key, ()), key, experiment.rounds) for key in ("before", "after"))
+    rule: Strategy = build("strategies", table, "strategy", rounds=experiment.rounds)
+    for part in (*before, rule, *after):
+        if getattr(part, "needs_trusted", False) and not experiment.federation.trusted:
+            raise ConfigError(
+                f"strategy: {type(part).__name__} needs training examples of the server's own: "
+                "set federation.trusted to their number, such as 100."
+            )
+    return Chain(before=before, rule=rule, after=after) if before or after else rule
+
+
+def _chained(tables: Any, key: str, rounds: int) -> tuple[Any, ...]:
+    if not isinstance(tables, list | tuple):
+        raise ConfigError(
+            f'strategy.{key}: wanted a list of tables such as [{{ kind = "nnm" }}], found {tables!r}.'
+        )
+    built = []
+    for number, table in enumerate(tables):
+        path = f"strategy.{key}[{number}]"
+        if not isinstance(table, str | Mapping):
+            raise ConfigError(f"{path}: wanted a plugin's name or a table with a kind, found {table!r}.")
+        built.append(build(key, {"kind": table} if isinstance(table, str) else table, path, rounds=rounds))
+    return tuple(built)
 
 
 def assemble(experiment: Experiment, seed: int) -> Parts:
@@ -147,7 +180,14 @@ def assemble(experiment: Experiment, seed: int) -> Parts:
     """
     plugins = build_plugins(experiment, seed)
     federation = experiment.federation
-    data = federate(plugins.source, plugins.partition, federation.clients, federation.split, seed)
+    data = federate(
+        plugins.source,
+        plugins.partition,
+        federation.clients,
+        federation.split,
+        seed,
+        trusted=federation.trusted,
+    )
     return Parts(experiment, seed, plugins, data)
 
 

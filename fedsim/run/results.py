@@ -7,6 +7,9 @@ A record is one line of `rounds.jsonl`. Its `metrics` are flat: name -> value, w
   examples (sum / count, so that a large client counts for more);
 - `client_mean_test_accuracy`, ...: the same, but every client counts alike (clients without examples of
   the split are left out);
+- `attack_success`: poisoned examples of the server's test set that the global model gives the wanted label;
+  `attack_floor`, `clean_test_accuracy`: the same trigger, and no trigger, on the clean run's model of the
+  same round; `client_attack_success_benign`, `..._malicious`: the clients' own models on their test splits;
 - `train_loss`, ...: of local training, pooled over the cohort.
 
 Its `clients` hold the spread of the client metrics: the plain mean over clients and quantiles.
@@ -41,6 +44,18 @@ def client_metrics(evaluations: Sequence[LocalEvaluation]) -> tuple[dict[str, fl
     spread = {f"client_{name}": _spread(evaluations, name) for name in _names(evaluations)}
     alike = {f"{MEAN}{name}": spread[f"client_{name}"]["mean_over_clients"] for name in _names(evaluations)}
     return pooled | alike, spread
+
+
+def success_by_camp(
+    evaluations: Sequence[LocalEvaluation], malicious: Sequence[int]
+) -> dict[str, float | None]:
+    """`client_attack_success` of benign and of malicious clients apart, pooled over examples."""
+    found: dict[str, float | None] = {}
+    for camp, wanted in (("benign", False), ("malicious", True)):
+        members = [one.metrics for one in evaluations if (one.partition in malicious) is wanted]
+        pooled = merge(members).get("attack_success")
+        found[f"client_attack_success_{camp}"] = pooled.mean if pooled else None
+    return found
 
 
 def _names(evaluations: Sequence[LocalEvaluation]) -> list[str]:
@@ -120,6 +135,12 @@ def _selected_round(records: Sequence[Record]) -> tuple[int, str] | None:
 
 def _told(name: str, facts: Mapping[str, Any]) -> dict[str, Any]:
     """Which model, on which examples, at which moment, over which clients."""
+    if name in ("attack_floor", "clean_test_accuracy"):
+        return {**_told("test_accuracy", facts), "model": "the clean run's, after the same round"}
+    if name.startswith("client_attack_success"):
+        camp = name.removeprefix("client_attack_success").strip("_")
+        told = _told("client_test_accuracy", facts)
+        return {**told, "clients": f"{told['clients']}, {camp} only" if camp else told["clients"]}
     if name.startswith("client_"):
         alike = name.startswith(MEAN)
         split = name.removeprefix(MEAN if alike else "client_").partition("_")[0]

@@ -5,20 +5,22 @@ on elsewhere with the same bits.
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property, partial
 from typing import Any, Protocol, runtime_checkable
 
 import torch
 
-from fedsim import rng
-from fedsim.contracts import Decision, Detour, Failure, LocalUpdate, Server, Tensors
+from fedsim.contracts import Decision, Detour, Failure, LocalUpdate, Tensors
 from fedsim.federation import EvaluateOrder, Federation, TrainOrder
 from fedsim.metrics import merge
 from fedsim.params import Layout
 from fedsim.run.adversary import Adversary, query
 from fedsim.run.assembly import Parts
 from fedsim.run.atomic_files import finite
+from fedsim.run.attack_record import attack_record
 from fedsim.run.checkpoint import RunState
+from fedsim.run.clean_twin import CleanTwin
 from fedsim.run.cohort import draw_cohort
 from fedsim.run.decision import apply, decide, first_state
 from fedsim.run.replies import (
@@ -28,8 +30,9 @@ from fedsim.run.replies import (
     sort_replies,
     split_evaluations,
 )
-from fedsim.run.results import client_metrics
+from fedsim.run.results import client_metrics, success_by_camp
 from fedsim.run.server_evaluation import ServerEvaluation
+from fedsim.run.server_side import ServerSide
 from fedsim.run.stopwatch import Stopwatch
 
 
@@ -51,6 +54,7 @@ class RoundLoop:
         federation: how clients are reached.
         server: measures the global model; None: it is not measured.
         adversary: None: everybody is honest.
+        twin: the same run without the attack, where it was played before; see `clean_twin`.
         watch: where the time goes.
     """
 
@@ -58,7 +62,13 @@ class RoundLoop:
     federation: Federation
     server: ServerEvaluation | None = None
     adversary: Adversary | None = None
+    twin: CleanTwin | None = None
     watch: Stopwatch = field(default_factory=Stopwatch)
+
+    @cached_property
+    def side(self) -> ServerSide:
+        """What the server computes for its rule."""
+        return ServerSide(self.parts)
 
     def start(self) -> RunState:
         """The state before round 1."""
@@ -83,11 +93,13 @@ class RoundLoop:
 
     def _play(self, state: RunState, round: int) -> tuple[RunState, dict[str, Any]]:
         asked = self._cohort(round)
+        state = self._observed(state, round)
         accepted, failures = self._train(state, round, asked)
         with self.watch.phase("aggregate"):
-            after, decision = self._aggregate(state, round, accepted)
+            after, decision, under_attack = self._aggregate(state, round, accepted)
             self.federation.commit([reply.partition for reply in accepted])
         measured = self._measure(after, asked)
+        attacked = {"attack": under_attack} if under_attack else {}
         record = {
             "round": round,
             "cohort": list(asked),
@@ -96,6 +108,7 @@ class RoundLoop:
             "steps": sum(reply.steps for reply in accepted),
             "update_norm": float(torch.linalg.vector_norm(decision.update.double())),
             "weights": None if decision.weights is None else decision.weights.tolist(),
+            **attacked,
             "metrics": _means(accepted) | measured.metrics,
             "clients": measured.spread,
             "failures": [asdict(failure) for failure in (*failures, *measured.failures)],
@@ -103,6 +116,14 @@ class RoundLoop:
             "seconds": self.watch.take(),
         }
         return after, finite(record)
+
+    def _observed(self, state: RunState, round: int) -> RunState:
+        """The attack watches the model before anybody trains."""
+        if self.adversary is None:
+            return state
+        with self.watch.phase("attack"):
+            seen = self.adversary.observe(state.attack, round, state.vector, state.integers)
+        return replace(state, attack=seen)
 
     def _cohort(self, round: int) -> tuple[int, ...]:
         federation = self.parts.experiment.federation
@@ -114,7 +135,8 @@ class RoundLoop:
     def _train(
         self, state: RunState, round: int, asked: Sequence[int]
     ) -> tuple[tuple[LocalUpdate, ...], tuple[Failure, ...]]:
-        order = TrainOrder(round, state.vector, state.integers, state.downlink)
+        corruption = self.adversary.corruption(state.attack, round) if self.adversary else None
+        order = TrainOrder(round, state.vector, state.integers, state.downlink, corruption)
         with self.watch.phase("train"):
             replies = self.federation.train(order, asked)
         self._tell_overhead("train")
@@ -129,14 +151,16 @@ class RoundLoop:
 
     def _aggregate(
         self, state: RunState, round: int, accepted: Sequence[LocalUpdate]
-    ) -> tuple[RunState, Decision]:
-        strategy, seed = self.parts.plugins.strategy, self.parts.seed
-        cohort = cohort_of(round, accepted, self.parts.layout)
+    ) -> tuple[RunState, Decision, dict[str, Any] | None]:
+        strategy, cohort = self.parts.plugins.strategy, cohort_of(round, accepted, self.parts.layout)
+        server = partial(self.side.of, round, state.vector, state.integers)
         if self.adversary:
-            rule = query(strategy, state.strategy, cohort, state.vector, seed)
-            cohort = self.adversary.rewrite(state.attack, cohort, state.vector, rule)
-        server = Server(model=state.vector.clone(), rng=rng.stream(seed, "strategy", round))
-        remembered, decision = decide(strategy, state.strategy, cohort, server)
+            rule = query(strategy, state.strategy, cohort, server)
+            cohort = self.adversary.rewrite(state.attack, cohort, state.vector, state.integers, rule)
+        remembered, decision = decide(strategy, state.strategy, cohort, server())
+        under_attack = None
+        if self.adversary and self.adversary.active(round) and (places := self.adversary.places(cohort)):
+            under_attack = attack_record(cohort, places, decision)
         after = RunState(
             round=round,
             vector=apply(state.vector, decision, cohort, self.parts.layout),
@@ -145,7 +169,7 @@ class RoundLoop:
             downlink=decision.downlink,
             attack=state.attack,
         )
-        return after, decision
+        return after, decision, under_attack
 
     def _measure(self, state: RunState, asked: Sequence[int]) -> "_Measured":
         """The global model and the clients' own, in the rounds where the experiment asks for it."""
@@ -153,7 +177,7 @@ class RoundLoop:
         measured = _Measured({}, {}, ())
         with self.watch.phase("evaluate"):
             if self.server and (state.round % table.every == 0 or state.round == last):
-                measured.metrics.update(self.server.measure(tensors_of(state, self.parts.layout)))
+                measured.metrics.update(self._measure_server(self.server, state))
             due = state.round % table.clients_every == 0 or state.round == last
             if table.clients != "none" and due:
                 everybody = range(self.parts.experiment.federation.clients)
@@ -162,16 +186,30 @@ class RoundLoop:
         self._tell_overhead("evaluate")
         return measured
 
+    def _measure_server(self, server: ServerEvaluation, state: RunState) -> dict[str, float | None]:
+        """The global model, and under attack what the same trigger and round make of a clean model."""
+        poison = self.adversary.poison(state.attack) if self.adversary else None
+        found = server.measure(tensors_of(state, self.parts.layout), poison)
+        if self.twin is not None and (clean := self.twin.tensors(state.round)) is not None:
+            floor = server.measure(clean, poison)
+            found["clean_test_accuracy"] = floor["test_accuracy"]
+            if "attack_success" in floor:
+                found["attack_floor"] = floor["attack_success"]
+        return found
+
     def _tell_overhead(self, phase: str) -> None:
         if isinstance(self.federation, Overheads):
             for name, seconds in self.federation.take_overhead().items():
                 self.watch.move(phase, name, seconds)
 
     def _measure_clients(self, state: RunState, who: Sequence[int], measured: "_Measured") -> "_Measured":
-        order = EvaluateOrder(state.round, state.vector, state.integers, state.downlink)
+        poison = state.attack if self.adversary and self.adversary.measures else None
+        order = EvaluateOrder(state.round, state.vector, state.integers, state.downlink, poison=poison)
         evaluations, failures = split_evaluations(self.federation.evaluate(order, who))
         self._enforce(state.round, who, failures, "evaluate")
         pooled, spread = client_metrics(evaluations)
+        if self.adversary and self.adversary.measures:
+            pooled |= success_by_camp(evaluations, self.adversary.threat.members)
         return _Measured(measured.metrics | pooled, spread, tuple(failures))
 
 

@@ -1,15 +1,16 @@
 """The global model on the server's test set, in the driver, on one thread."""
 
 import copy
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import nn
 
-from fedsim.contracts import Examples, Tensors
+from fedsim.contracts import Batch, Examples, Tensors
 from fedsim.run.assembly import Parts
 from fedsim.run.results import MEAN
-from fedsim.training.evaluate import evaluate
+from fedsim.training.evaluate import attack_success, evaluate
 from fedsim.training.functional import model_tensors
 
 
@@ -43,10 +44,14 @@ class ServerEvaluation:
         model = copy.deepcopy(program.model).to(device)
         return cls(model, data.test.to(device, parts.dtype), device)
 
-    def measure(self, tensors: Tensors) -> dict[str, float | None]:
-        """`test_accuracy` and `test_loss` of the shared tensors."""
+    def measure(
+        self, tensors: Tensors, poison: Callable[[Batch], Batch] | None = None
+    ) -> dict[str, float | None]:
+        """`test_accuracy`, `test_loss` of the shared tensors; `attack_success` where there is poison."""
         moved = {name: tensor.to(self.device) for name, tensor in tensors.items()}
         sums = evaluate(self.model, moved, self.examples, "test")
+        if poison is not None:
+            sums["attack_success"] = attack_success(self.model, moved, self.examples, poison)
         return {name: value.mean for name, value in sums.items()}
 
 

@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-PHASES = ("train", "serialise", "wait", "aggregate", "evaluate")
+PHASES = ("train", "serialise", "wait", "aggregate", "evaluate", "attack")
 
 
 class Stopwatch:

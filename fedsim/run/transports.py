@@ -9,6 +9,7 @@ from fedsim.config_tables import Engine
 from fedsim.engine.options import EngineOptions
 from fedsim.engine.start import start
 from fedsim.federation import Federation
+from fedsim.run.adversary import refuse_in_messages
 from fedsim.run.assembly import Parts
 from fedsim.run.engine_federation import EngineFederation, TimedSetup
 from fedsim.run.private_store import PrivateStore
@@ -38,6 +39,7 @@ class LocalTransport:
         if tier(parts) == "T0":
             from fedsim.flower.local import local_grid_federation
 
+            refuse_in_messages(parts)
             options, clients = engine_options(parts.experiment.engine), parts.experiment.federation.clients
             return local_grid_federation(options, self.file, self.overrides, clients=clients, seed=parts.seed)
         return engine_federation(parts, store)
@@ -58,7 +60,9 @@ def engine_options(table: Engine) -> EngineOptions:
 def engine_federation(parts: Parts, store: PrivateStore) -> EngineFederation:
     """Tiers T1 and T2: orders go to the engine's workers as they are."""
     table, stacked = parts.experiment.engine, tier(parts) == "T2"
-    setup = TrainingSetup(parts.plugins.method, parts.seed, parts.dtype, stacked=stacked)
+    setup = TrainingSetup(
+        parts.plugins.method, parts.seed, parts.dtype, stacked=stacked, attack=parts.plugins.attack
+    )
     engine = start(engine_options(table), TimedSetup(setup), parts.data)
     sizes = [len(client.train) for client in parts.data.clients]
     length: Callable[[int], int] | None = None

@@ -1,6 +1,6 @@
 """Loss and accuracy of a model on one split."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -31,8 +31,7 @@ def evaluate(
         prefix: of the names, such as `test`.
         batch_size: rows or graphs at once; changes results by rounding only.
     """
-    tensors_on(next((tensor.device for tensor in tensors.values()), torch.device("cpu")), model)
-    call = FunctionalModel(model)
+    call = _call(model, tensors)
     count, correct, loss = 0, 0, 0.0
     with torch.no_grad(), evaluation_mode(model):
         for batch in _batches(examples, batch_size):
@@ -46,6 +45,41 @@ def evaluate(
         f"{prefix}_accuracy": Sum(float(correct), float(count)),
         f"{prefix}_loss": Sum(loss, float(count)),
     }
+
+
+def attack_success(
+    model: nn.Module,
+    tensors: Tensors,
+    examples: Examples,
+    poison: Callable[[Batch], Batch],
+    *,
+    batch_size: int = EVALUATION_BATCH,
+) -> Sum:
+    """How many poisoned examples get the label that the attack wants, of those whose label it changes.
+
+    Args:
+        model: a template, left as it was.
+        tensors: the model's tensors.
+        examples: on the device of the tensors.
+        batch_size: rows or graphs at once.
+        poison: batch -> batch with triggers and wanted labels, in the same order.
+    """
+    call, count, fooled = _call(model, tensors), 0, 0
+    with torch.no_grad(), evaluation_mode(model):
+        for batch in _batches(examples, batch_size):
+            poisoned = poison(batch)
+            true, wanted = counted_labels(batch), counted_labels(poisoned)
+            counted = (true >= 0) & (wanted >= 0) & (true != wanted)
+            answers = call(tensors, poisoned)[0].argmax(dim=-1)
+            count += int(counted.sum())
+            fooled += int(((answers == wanted) & counted).sum())
+    return Sum(float(fooled), float(count))
+
+
+def _call(model: nn.Module, tensors: Tensors) -> FunctionalModel:
+    """The model as a function, its template on the device of the tensors."""
+    tensors_on(next((tensor.device for tensor in tensors.values()), torch.device("cpu")), model)
+    return FunctionalModel(model)
 
 
 @contextmanager

@@ -4,6 +4,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,9 +21,11 @@ from fedsim.contracts import (
     Tensors,
 )
 from fedsim.engine.contract import Task, WorkerPlace
-from fedsim.federation import Order, TrainOrder
+from fedsim.federation import EvaluateOrder, Order, TrainOrder
 from fedsim.params import Layout
+from fedsim.threat import Attack
 from fedsim.training.client_view import Unstackable
+from fedsim.training.corrupted import corrupted
 from fedsim.training.initial import initial_model
 from fedsim.training.kept_stacks import KeptStacks
 from fedsim.training.received import Received
@@ -39,12 +42,14 @@ class TrainingSetup:
         seed: of the run.
         dtype: of the data's floating-point inputs; that of the method's model.
         stacked: train the clients of a task at once where their programs allow it (T2).
+        attack: corrupts malicious clients; None: everybody is honest.
     """
 
     method: ClientMethod
     seed: int
     dtype: torch.dtype = torch.float32
     stacked: bool = False
+    attack: Attack | None = None
 
     def __call__(self, data: FederatedData, place: WorkerPlace) -> "TrainingHandler":
         """A handler on the worker's device."""
@@ -82,13 +87,13 @@ class TrainingHandler:
         if isinstance(broadcast, TrainOrder):
             if self.setup.stacked and len(task.items) > 1:
                 return self._stacked(broadcast, task)
-            return [self._client(train_client, broadcast, *one) for one in _pairs(task)]
-        return [self._client(evaluate_client, broadcast, *one) for one in _pairs(task)]
+            return [self._client(self._train, broadcast, *one) for one in _pairs(task)]
+        return [self._client(self._evaluate, broadcast, *one) for one in _pairs(task)]
 
     def _stacked(self, order: TrainOrder, task: Task) -> list[LocalUpdate | LocalEvaluation | Failure]:
         """Clients with equal keys at once; those that cannot, or a stack that raised, one by one."""
         found: dict[int, LocalUpdate | LocalEvaluation | Failure] = {}
-        detours: dict[int, Detour] = {}
+        detours = dict.fromkeys(self._corrupted(order), _CORRUPTED)
         for members in self._stacks(order, task):
             try:
                 here, received = self._here(order)
@@ -106,7 +111,7 @@ class TrainingHandler:
                 detours |= {one.client.partition: detour for one in members}
         for partition, private in _pairs(task):
             if partition not in found:
-                alone = self._client(train_client, order, partition, private)
+                alone = self._client(self._train, order, partition, private)
                 if isinstance(alone, LocalUpdate):
                     alone = replace(alone, detour=detours.get(partition, _ALONE))
                 found[partition] = alone
@@ -114,8 +119,10 @@ class TrainingHandler:
 
     def _stacks(self, order: TrainOrder, task: Task) -> list[list[Member]]:
         """Clients that may be stacked; one whose program raises is left to run alone and say so."""
-        census = Census(self.setup.method, order.round, self.setup.seed)
+        census, apart = Census(self.setup.method, order.round, self.setup.seed), self._corrupted(order)
         for partition, private in _pairs(task):
+            if partition in apart:
+                continue
             with suppress(Exception):
                 census.add(self._info(partition), private)
         return list(census.stacks.values())
@@ -124,10 +131,8 @@ class TrainingHandler:
         self, act: Callable[..., Any], order: Order, partition: int, private: Tensors | None
     ) -> LocalUpdate | LocalEvaluation | Failure:
         try:
-            client, (here, received) = self._info(partition), self._here(order)
-            result: LocalUpdate | LocalEvaluation = act(
-                self.setup.method, client, here, private, self.setup.seed, received=received
-            )
+            here, received = self._here(order)
+            result: LocalUpdate | LocalEvaluation = act(self._info(partition), here, private, received)
         except Exception as error:
             return Failure(
                 round=order.round,
@@ -138,6 +143,27 @@ class TrainingHandler:
                 traceback=traceback.format_exc(),
             )
         return result
+
+    def _train(
+        self, client: ClientInfo, order: TrainOrder, private: Tensors | None, received: Received
+    ) -> LocalUpdate:
+        method, attack = self.setup.method, self.setup.attack
+        if attack is not None and order.corruption and client.partition in order.corruption.members:
+            method, client = corrupted(attack, order.corruption, method, client, order.round)
+        return train_client(method, client, order, private, self.setup.seed, received=received)
+
+    def _evaluate(
+        self, client: ClientInfo, order: EvaluateOrder, private: Tensors | None, received: Received
+    ) -> LocalEvaluation:
+        attack, state, poison = self.setup.attack, order.poison, None
+        if attack is not None and state is not None:
+            poison = partial(attack.poison, state)
+        return evaluate_client(
+            self.setup.method, client, order, private, self.setup.seed, received=received, poison=poison
+        )
+
+    def _corrupted(self, order: TrainOrder) -> tuple[int, ...]:
+        return order.corruption.members if order.corruption and self.setup.attack else ()
 
     def _info(self, partition: int) -> ClientInfo:
         """The client with its data on the worker's device, moved there once."""
@@ -151,14 +177,21 @@ class TrainingHandler:
         """The order on the worker's device, and its model unpacked, once per order."""
         if self._received is None or self._received[0] is not order:
             device = self.place.device
-            moved = replace(
-                order,
-                vector=order.vector.to(device),
-                integers={name: value.to(device) for name, value in order.integers.items()},
-                downlink={name: value.to(device) for name, value in order.downlink.items()},
-            )
+            moved = _moved(order, device)
             self._received = (order, moved, Received.of(moved, self.layout))
         return self._received[1:]
+
+
+def _moved(order: Order, device: torch.device) -> Order:
+    def there(tensors: Tensors) -> dict[str, torch.Tensor]:
+        return {name: value.to(device) for name, value in tensors.items()}
+
+    moved: dict[str, Any] = {"integers": there(order.integers), "downlink": there(order.downlink)}
+    if isinstance(order, EvaluateOrder):
+        moved["poison"] = None if order.poison is None else there(order.poison)
+    elif order.corruption is not None:
+        moved["corruption"] = replace(order.corruption, state=there(order.corruption.state))
+    return replace(order, vector=order.vector.to(device), **moved)
 
 
 def _pairs(task: Task) -> list[tuple[int, Tensors | None]]:
@@ -166,6 +199,7 @@ def _pairs(task: Task) -> list[tuple[int, Tensors | None]]:
 
 
 _ALONE = Detour("its program has no `stack` key", failed=False)
+_CORRUPTED = Detour("it is corrupted by the attack", failed=False)
 
 
 def _detour(error: Exception) -> Detour:

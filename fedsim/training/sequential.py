@@ -5,16 +5,16 @@ back on the CPU. Nothing that is passed in is changed: not the order, the privat
 or the data. A client's random streams depend on (seed, round, partition) alone.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
-from fedsim.contracts import ClientInfo, ClientMethod, Context, LocalEvaluation, LocalUpdate, Tensors
+from fedsim.contracts import Batch, ClientInfo, ClientMethod, Context, LocalEvaluation, LocalUpdate, Tensors
 from fedsim.errors import RoundError
 from fedsim.federation import EvaluateOrder, Order, TrainOrder
 from fedsim.metrics import Sum
-from fedsim.training.evaluate import evaluate
+from fedsim.training.evaluate import attack_success, evaluate
 from fedsim.training.functional import parameter_names, shared_layout, tensors_on
 from fedsim.training.local_run import LocalRun
 from fedsim.training.method import finished
@@ -68,11 +68,21 @@ def evaluate_client(
     seed: int,
     *,
     received: Received | None = None,
+    poison: Callable[[Batch], Batch] | None = None,
 ) -> LocalEvaluation:
     """The model that this client uses, on its own splits, after the program's `tune` phases.
 
-    Arguments and errors are those of `train_client`. A client without training examples is not tuned.
-    A split without examples counts nothing.
+    A client without training examples is not tuned. A split without examples counts nothing. Errors are
+    those of `train_client`.
+
+    Args:
+        method: what the client does.
+        client: its number and data.
+        order: the shared model, and which splits.
+        private: what the client's last round returned, or None at first use.
+        seed: of the run.
+        received: the order's model, where a caller has unpacked it for many clients.
+        poison: makes the attack's batch of one; with it `attack_success` on the test split is measured too.
     """
     run = _start(method, client, order, private, seed, received)
     if len(client.data.train):
@@ -82,6 +92,8 @@ def evaluate_client(
     metrics: dict[str, Sum] = {}
     for split in order.splits:
         metrics |= evaluate(run.program.model, used, getattr(client.data, split), split)
+    if poison is not None:
+        metrics["attack_success"] = attack_success(run.program.model, used, client.data.test, poison)
     return LocalEvaluation(client.partition, metrics)
 
 

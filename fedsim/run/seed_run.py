@@ -1,0 +1,211 @@
+"""One seed on its way: its parts, its folder, its rounds so far, and the result they add up to."""
+
+import os
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from fedsim.config import Experiment
+from fedsim.contracts import Failure
+from fedsim.errors import FedsimError
+from fedsim.federation import Federation
+from fedsim.params import digest
+from fedsim.run import checkpoint as checkpoints
+from fedsim.run.adversary import Adversary
+from fedsim.run.assembly import Parts, assemble
+from fedsim.run.attack_record import LIVE
+from fedsim.run.checkpoint import Checkpoint, RunState
+from fedsim.run.clean_twin import CleanTwin, without_attack
+from fedsim.run.directory import RunDirectory
+from fedsim.run.durability import detector, durability, lifespan
+from fedsim.run.expectations import check, refuse_unknown, unmet
+from fedsim.run.outcome import Observer, Outcome
+from fedsim.run.private_store import PrivateStore
+from fedsim.run.provenance import manifest, tier
+from fedsim.run.replies import TooManyFailures
+from fedsim.run.results import summarise
+from fedsim.run.round_loop import RoundLoop, tensors_of
+from fedsim.run.server_evaluation import ServerEvaluation, known_metrics, server_device
+from fedsim.run.stopwatch import PHASES
+
+FederationOf = Callable[[Parts, PrivateStore], Federation]
+
+
+def judged(experiment: Experiment, result: Mapping[str, Any]) -> dict[str, Any]:
+    """The result of a run that ended, held against the experiment's expectations."""
+    checks = check(experiment.expect, result["metrics"])
+    reason = unmet(checks)
+    status = "expectation_failed" if reason else "completed"
+    rest = {key: value for key, value in result.items() if key not in ("status", "reason")}
+    return {"status": status, "reason": reason, **rest, "expectations": checks}
+
+
+@dataclass
+class SeedRun:
+    """One seed on its way; `state` and `records` grow with every finished round."""
+
+    parts: Parts
+    directory: RunDirectory
+    store: PrivateStore
+    server: ServerEvaluation | None
+    adversary: Adversary | None
+    resumed: Checkpoint | None
+    records: list[dict[str, Any]]
+    claim: int
+    twin: CleanTwin | None = None
+    models: CleanTwin | None = None
+
+    @property
+    def clean_experiment(self) -> Experiment | None:
+        """The run to compare with, if any."""
+        if self.adversary is None or not self.adversary.threat.members:
+            return None
+        return without_attack(self.parts.experiment)
+
+    def close(self) -> None:
+        """Let other runs into the folder."""
+        os.close(self.claim)
+
+    @classmethod
+    def prepare(cls, experiment: Experiment, seed: int, directory: RunDirectory, resume: bool) -> "SeedRun":
+        """Everything short of workers; the folder is touched last, once nothing can be refused any more."""
+        parts = assemble(experiment, seed)
+        server = ServerEvaluation.of(parts, server_device(experiment.engine.device))
+        refuse_unknown(experiment.expect, known_metrics(parts, server))
+        adversary, layout = Adversary.of(parts), parts.layout
+        store = PrivateStore(directory.private, experiment.engine.private_memory * 2**30)
+        resumed, records = None, []
+        claim = directory.claim()
+        if resume and directory.checkpoint.exists():
+            resumed = checkpoints.load(directory.checkpoint)
+            checkpoints.require_same(resumed, experiment.digest(), seed, directory.checkpoint)
+            store.restore(resumed.memory, resumed.files)
+            records = directory.rewind(resumed.history, resumed.state.round)
+        else:
+            directory.create()
+        directory.result.unlink(missing_ok=True)
+        directory.write_manifest(manifest(parts, layout))
+        return cls(parts, directory, store, server, adversary, resumed, records, claim)
+
+    def complete(self, federation_of: FederationOf, observer: Observer) -> Outcome:
+        """All remaining rounds, and the result."""
+        observer.seed_started(self.parts, self.directory.path, len(self.records))
+        with closing(federation_of(self.parts, self.store)) as federation:
+            loop = RoundLoop(self.parts, federation, self.server, self.adversary, self.twin)
+            state = self.resumed.state if self.resumed else loop.start()
+            while state.round < self.parts.experiment.rounds:
+                state, record = loop.play(state)
+                if self.models is not None and "test_accuracy" in record["metrics"]:
+                    self.models.keep(state.round, tensors_of(state, self.parts.layout))
+                length = self.directory.append(record)
+                self.records.append(record)
+                self._checkpoint(state, length)
+                observer.round_finished(record)
+        return self._completed(state)
+
+    def _checkpoint(self, state: RunState, history: int) -> None:
+        every = self.parts.experiment.checkpoint.every
+        if every == 0:
+            self.store.sweep()
+        elif state.round % every == 0 or state.round == self.parts.experiment.rounds:
+            memory, files = self.store.snapshot()
+            saved = Checkpoint(
+                state=state,
+                seed=self.parts.seed,
+                digest=self.parts.experiment.digest(),
+                history=history,
+                memory=memory,
+                files=files,
+            )
+            checkpoints.save(self.directory.checkpoint, saved)
+            self.store.sweep()
+
+    def _completed(self, state: RunState) -> Outcome:
+        tensors = tensors_of(state, self.parts.layout)
+        sha256 = digest(tensors)
+        result = judged(self.parts.experiment, self._result() | {"model_sha256": sha256})
+        self.directory.write_model(tensors, sha256)
+        self.directory.write_result(result)
+        return Outcome(self.parts.seed, result["status"], self.directory.path, result, tensors)
+
+    def refuse(self, error: FedsimError) -> None:
+        """Leave nothing behind of a seed that was refused before its first round."""
+        if self.records or self.resumed:
+            self.directory.write_result(self.failed(str(error), ()))
+        else:
+            self.directory.discard()
+
+    def lost(self, error: FedsimError) -> Outcome:
+        """The outcome of a run that could not go on."""
+        failures = error.failures if isinstance(error, TooManyFailures) else self._cause(error)
+        result = self.failed(str(error), [asdict(failure) for failure in failures])
+        self.directory.write_result(result)
+        return Outcome(self.parts.seed, "failed", self.directory.path, result)
+
+    def _cause(self, error: FedsimError) -> tuple[Failure, ...]:
+        """The exception of somebody else's code in the driver, such as a rule's, as a ledger entry."""
+        if error.__cause__ is None:
+            return ()
+        trace = "".join(traceback.format_exception(error.__cause__))
+        return (Failure(len(self.records) + 1, None, None, "exception", str(error), trace),)
+
+    def failed(self, reason: str, failures: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """result.json of a run that did not end."""
+        result = self._result()
+        result["failures"] = [*result["failures"], *failures]
+        return {"status": "failed", "reason": reason, **result}
+
+    def _attack_metrics(self) -> dict[str, Any]:
+        """`attack_success` with its durability, `attack_lifespan`, `detector`, where they were measured."""
+        if self.adversary is None:
+            return {}
+        records, window = self.records, self.adversary.threat.window
+        told = summarise(records, {"evaluated_clients": self.parts.experiment.evaluate.clients})
+        found: dict[str, Any] = {}
+        if "attack_success" in told:
+            found["attack_success"] = told["attack_success"] | durability(records, window)
+            found["attack_lifespan"] = lifespan(records, window)
+        if (scores := detector(records)) is not None:
+            found["detector"] = scores
+        return found
+
+    def _result(self) -> dict[str, Any]:
+        """What is known of the run so far."""
+        experiment, records = self.parts.experiment, self.records
+        failures = [failure for record in records for failure in record["failures"]]
+        detours = [{"round": r["round"], **detour} for r in records for detour in r.get("detours", ())]
+        lost = sorted({failure["kind"] for failure in failures} & {"died", "deadline"})
+        if any(detour["failed"] for detour in detours):
+            lost.append("a stacked chunk that raised, and was run one client at a time")
+        return {
+            "seed": self.parts.seed,
+            "digest": experiment.digest(),
+            "rounds": len(records),
+            "metrics": summarise(records, {"evaluated_clients": experiment.evaluate.clients})
+            | self._attack_metrics(),
+            **({} if self.adversary is None else {"defence_active": defence_active(records)}),
+            "failures": failures,
+            "tier": tier(self.parts),
+            "detours": _by_reason(detours),
+            "reproducible": not lost,
+            "not_reproducible_because": lost,
+            "timing": {name: sum(record["seconds"][name] for record in records) for name in PHASES},
+        }
+
+
+def defence_active(records: Sequence[Mapping[str, Any]]) -> bool | None:
+    """Did the rule ever differ from a plain mean under attack? None: it was never under attack."""
+    differences = [record["attack"]["differs_from_mean"] for record in records if record.get("attack")]
+    return any(difference > LIVE for difference in differences) if differences else None
+
+
+def _by_reason(detours: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Why clients ran T1 in a stacked run: an entry per reason, its first round, and how many clients."""
+    found: dict[str, dict[str, Any]] = {}
+    for detour in detours:
+        new = {"reason": detour["reason"], "failed": detour["failed"], "since_round": detour["round"]}
+        entry = found.setdefault(detour["reason"], new | {"clients": 0})
+        entry["clients"] += len(detour["partitions"])
+    return list(found.values())
