@@ -1,0 +1,107 @@
+"""What stands before and after a rule, built from the file and played in a round."""
+
+import sys
+import types
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+
+from fedsim.errors import ConfigError, RoundError
+from fedsim.run.chain import Chain
+from fedsim.run.round_loop import RoundLoop
+
+
+@dataclass(frozen=True, kw_only=True)
+class Halve:
+    by: float = 2.0
+
+    def mix(self, updates, server):
+        return updates / self.by
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shift:
+    by: float = 1.0
+
+    def refine(self, model, round, layout, server):
+        assert model.shape == server.model.shape == (layout.size,)
+        return model + self.by * round
+
+
+@dataclass(frozen=True, kw_only=True)
+class Narrow(Halve):
+    def mix(self, updates, server):
+        return updates[:, :1]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Needy(Halve):
+    needs_trusted = True
+
+
+@pytest.fixture
+def plugins(monkeypatch):
+    found = types.ModuleType("chain_for_a_test")
+    found.Halve, found.Shift, found.Narrow, found.Needy = Halve, Shift, Narrow, Needy
+    monkeypatch.setitem(sys.modules, "chain_for_a_test", found)
+
+
+def strategy(**chain):
+    return {"kind": "fedavg", **chain}
+
+
+def before(name, **options):
+    return {"kind": f"chain_for_a_test:{name}", **options}
+
+
+def moved(parts, fake_federation):
+    loop = RoundLoop(parts, fake_federation(parts))
+    start = loop.start()
+    return loop.play(start)[0].vector.double() - start.vector.double()
+
+
+@pytest.mark.usefixtures("plugins")
+def test_rows_are_mixed_in_order_and_the_new_model_is_refined(make_parts, fake_federation):
+    plain = moved(make_parts(), fake_federation)
+    chain = strategy(before=[before("Halve"), before("Halve", by=4.0)], after=[before("Shift", by=3.0)])
+    parts = make_parts(strategy=chain)
+    assert isinstance(parts.plugins.strategy, Chain)
+    torch.testing.assert_close(moved(parts, fake_federation), plain / 8 + 3.0, rtol=1e-5, atol=1e-6)
+
+
+def test_a_rule_alone_is_no_chain(make_parts):
+    assert not isinstance(make_parts(strategy=strategy(before=[])).plugins.strategy, Chain)
+
+
+@pytest.mark.usefixtures("plugins")
+def test_rows_of_another_shape_name_the_part(make_parts, fake_federation):
+    parts = make_parts(strategy=strategy(before=["chain_for_a_test:Narrow"]))
+    with pytest.raises(RoundError, match=r"Round 1: strategy\.before\[0\] made rows of shape \(4, 1\)"):
+        moved(parts, fake_federation)
+
+
+@pytest.mark.usefixtures("plugins")
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ({"before": {"kind": "nnm"}}, r"strategy\.before: wanted a list of tables"),
+        ({"before": [3]}, r"strategy\.before\[0\]: wanted a plugin's name or a table"),
+        (
+            {"after": ["chain_for_a_test:Shift", {"kind": "chain_for_a_test:Halve"}]},
+            r"strategy\.after\[1\].*lacks",
+        ),
+        ({"before": [before("Halve", bye=1)]}, r"unknown key 'strategy\.before\[0\]\.bye'.*did you mean"),
+        ({"before": [before("Needy")]}, r"Needy needs training examples of the server's own: set federation"),
+    ],
+)
+def test_bad_chains_are_refused_before_any_round(make_parts, table, message):
+    with pytest.raises(ConfigError, match=message):
+        make_parts(strategy=strategy(**table))
+
+
+@pytest.mark.usefixtures("plugins")
+def test_the_state_of_a_chain_is_its_rule_s(make_parts):
+    chain = make_parts(strategy=strategy(before=["chain_for_a_test:Halve"])).plugins.strategy
+    remembering = replace(chain, rule=types.SimpleNamespace(init=lambda model: {"seen": model}))
+    assert torch.equal(remembering.init(torch.ones(3))["seen"], torch.ones(3))
