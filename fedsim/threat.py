@@ -37,6 +37,8 @@ class Threat:
         clients_per_round: in a cohort.
         layout: names and shapes behind the d values of the shared model.
         spec: of the shared model's data; None where clients differ.
+        pixels: a black and a white pixel as batches carry them, float64 [c, 1, 1] each; None unless all
+            clients have images on one scale.
     """
 
     members: tuple[int, ...]
@@ -45,6 +47,7 @@ class Threat:
     clients_per_round: int
     layout: Layout
     spec: DataSpec | None
+    pixels: tuple[Tensor, Tensor] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

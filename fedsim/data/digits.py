@@ -38,7 +38,7 @@ class Digits:
         y = torch.from_numpy(target.astype(np.int64))
         state = hashlib.sha256(x.numpy().tobytes())
         state.update(y.numpy().tobytes())
-        rows = Rows(x, y, mean=torch.zeros(1, 1, 1), std=torch.full((1, 1, 1), _WHITE))
+        rows = Rows(x, y, mean=torch.zeros(1, 1, 1), std=torch.full((1, 1, 1), _WHITE), white=_WHITE)
         facts = {"source": "scikit-learn", "sha256": {"arrays": state.hexdigest()}}
         pool = RowPool(name="digits", rows=rows, classes=10, test_fraction=self.test_fraction, facts=facts)
         return (pool,)

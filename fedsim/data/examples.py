@@ -28,6 +28,7 @@ class Rows:
         mean: shaped to broadcast over one stored input, in units of x; None: 0.
         std: likewise; None: 1. A batch carries (x - mean) / std.
         dtype: floating-point type of a batch's inputs.
+        white: what a pixel of full brightness is stored as, black being 0; None: the inputs are no images.
     """
 
     x: Tensor
@@ -35,6 +36,7 @@ class Rows:
     mean: Tensor | None = None
     std: Tensor | None = None
     dtype: torch.dtype = torch.float32
+    white: float | None = None
 
     def __len__(self) -> int:
         """The number of rows."""
@@ -66,6 +68,17 @@ class Rows:
             std=None if self.std is None else self.std.to(device),
             dtype=dtype,
         )
+
+    @property
+    def pixels(self) -> tuple[Tensor, Tensor] | None:
+        """A black and a white pixel as a batch carries them, float64 [c, 1, 1]; None without images."""
+        if self.white is None or self.x.dim() != 4:
+            return None
+        ends = torch.zeros(self.x.shape[1], 1, 1), torch.full((self.x.shape[1], 1, 1), self.white)
+        mean = 0.0 if self.mean is None else self.mean.double().cpu()
+        std = 1.0 if self.std is None else self.std.double().cpu()
+        black, white = ((end.double() - mean) / std for end in ends)
+        return black, white
 
     @cached_property
     def place(self) -> Place:

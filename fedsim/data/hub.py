@@ -5,7 +5,7 @@ The columns are declared or detected. Decoded arrays are cached under the digest
 """
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,7 +15,7 @@ import torch
 from fedsim.data.columns import Columns, chosen_columns
 from fedsim.data.examples import Rows
 from fedsim.data.hub_files import dataset_folder, notes, read_split, split_files
-from fedsim.data.images import decoded
+from fedsim.data.images import decoded, pooled
 from fedsim.data.pool import Pool, RowPool
 from fedsim.data.store import Arrays, cached, digests, key_of, mirror_folder
 from fedsim.data.tables import encoded, label_codes, present
@@ -48,6 +48,8 @@ class Hub:
         normalize: "standard": remove mean and deviation of the clients' training rows, per channel or numeric
             column; "unit": images to [0, 1], columns as they are.
         size: images are resized to size x size pixels; needed where they differ.
+        pool: after that, blocks of pool x pool pixels are replaced by their mean, rounded to a whole value;
+            must divide the height and the width.
         limit: keep a random subset of this many rows of `train_split`.
     """
 
@@ -66,6 +68,7 @@ class Hub:
     missing: Literal["refuse", "drop"] = "refuse"
     normalize: Literal["standard", "unit"] = "standard"
     size: int | None = None
+    pool: int | None = None
     limit: int | None = None
 
     def __post_init__(self) -> None:
@@ -74,7 +77,7 @@ class Hub:
                 raise ConfigError(f"{key} must look like owner/name on the hub, found {value!r}.")
         if not 0.0 < self.test_fraction < 1.0:
             raise ConfigError(f"test_fraction must lie between 0 and 1, found {self.test_fraction}.")
-        for key, number in (("size", self.size), ("limit", self.limit)):
+        for key, number in (("size", self.size), ("pool", self.pool), ("limit", self.limit)):
             if number is not None and number < 1:
                 raise ConfigError(f"{key} must be at least 1, found {number}.")
 
@@ -88,20 +91,24 @@ class Hub:
             raise DataError(f"{folder} has no files {test_split}-*.parquet for data.test_split.")
         sums = digests(folder, files + test_files)
         reading = (self.image, self.label, self.features, self.categorical, self.drop, self.id_column)
-        key = key_of("hub", _FORMAT, sums, self.train_split, test_split, reading, self.missing, self.size)
+        key = key_of(
+            "hub", _FORMAT, sums, self.train_split, test_split, reading, self.missing, self.size, self.pool
+        )
         arrays = cached(key, lambda: self._arrays(files, test_files))
         facts = {"source": source, "sha256": sums} | notes(folder, self.name) | _described(arrays)
         return (self._pool(arrays, facts),)
 
     def _pool(self, arrays: Arrays, facts: dict[str, Any]) -> RowPool:
         rows = Rows(torch.from_numpy(arrays["train_x"]), torch.from_numpy(arrays["train_y"]))
+        if rows.x.dtype == torch.uint8:
+            rows = replace(rows, white=_WHITE)
         test = None
         if "test_y" in arrays:
             test = Rows(torch.from_numpy(arrays["test_x"]), torch.from_numpy(arrays["test_y"]))
         standardise = torch.from_numpy(arrays["standardise"])
         if self.normalize == "unit" and rows.x.dtype == torch.uint8:
             zero, white = torch.zeros(standardise.shape), torch.full(standardise.shape, _WHITE)
-            rows = Rows(rows.x, rows.y, mean=zero, std=white)
+            rows = replace(rows, mean=zero, std=white)
         return RowPool(
             name=self.name,
             rows=rows,
@@ -134,6 +141,7 @@ class Hub:
         if columns.image is None:
             return encoded(tables, columns.features, self.categorical)
         images = decoded([table.column(columns.image) for table in tables], self.size, columns.image)
+        images = [pooled(part, self.pool) for part in images] if self.pool else images
         channels = images[0].shape[1]
         return images, np.ones((channels, 1, 1), dtype=bool), np.array([columns.image])
 

@@ -11,7 +11,17 @@ from typing import Any
 import torch
 
 from fedsim import rng
-from fedsim.contracts import Batch, Cohort, LocalProgram, Rule, Server, Strategy, Tensors, Vector
+from fedsim.contracts import (
+    Batch,
+    Cohort,
+    FederatedData,
+    LocalProgram,
+    Rule,
+    Server,
+    Strategy,
+    Tensors,
+    Vector,
+)
 from fedsim.errors import ConfigError, PluginError, RoundError, attributed
 from fedsim.federation import Corruption
 from fedsim.run.assembly import Parts
@@ -52,6 +62,7 @@ class Adversary:
             clients_per_round=federation.clients_per_round,
             layout=parts.layout,
             spec=parts.data.spec,
+            pixels=_pixels(parts.data),
         )
         return cls(attack, threat, table.participation == "forced", parts)
 
@@ -172,13 +183,23 @@ class Adversary:
         return crafted.to(cohort.updates.dtype)
 
 
-def refuse_in_messages(parts: Parts) -> None:
+def _pixels(data: FederatedData) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """The clients' common scale of pixels, if they have one."""
+    scales = [getattr(client.train, "pixels", None) for client in data.clients]
+    known = [scale for scale in scales if scale is not None]
+    if not known or len(known) < len(scales):
+        return None
+    first: tuple[torch.Tensor, torch.Tensor] = known[0]
+    same = all(torch.equal(scale[end], first[end]) for scale in known for end in (0, 1))
+    return first if same else None
+
+
+def refuse_in_messages(attack: Attack | None) -> None:
     """Refuse an attack that acts inside clients where clients are reached by Flower messages.
 
     Raises:
         ConfigError: it corrupts data or training, or its success is measured on clients.
     """
-    attack = parts.plugins.attack
     if attack is not None and (overrides(attack, "corrupt") or overrides(attack, "poison")):
         raise ConfigError(
             f"attack.kind: {type(attack).__name__} acts inside the malicious clients, which needs "
