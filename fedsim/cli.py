@@ -14,12 +14,15 @@ from typing import Annotated, Any
 import typer
 
 from fedsim.errors import FedsimError
+from fedsim.watermark.cli import app as watermark_app
 
 INTERRUPTED = 130
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None
 )
+
+app.add_typer(watermark_app, name="watermark")
 
 File = Annotated[Path, typer.Argument(metavar="FILE", help="An experiment file (TOML).", show_default=False)]
 Overrides = Annotated[

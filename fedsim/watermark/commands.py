@@ -1,0 +1,246 @@
+"""What the commands of `fedsim watermark` do: files in, files and lines of text out."""
+
+import json
+import secrets
+import time
+from collections.abc import Callable, Iterator, Sequence
+from datetime import date as calendar
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fedsim import rng
+from fedsim.errors import ConfigError
+from fedsim.plugins import build
+from fedsim.run.atomic_files import finite, save_json, save_tensors
+from fedsim.run.threads import one_thread
+from fedsim.toml import apply_override, nearest
+from fedsim.watermark.embedding import Embedding, Mark, accuracy, train
+from fedsim.watermark.forward import GraphModel
+from fedsim.watermark.key import (
+    SECRET_BYTES,
+    Key,
+    check_commitment,
+    key_text,
+    make_key,
+    read_key,
+    read_object,
+)
+from fedsim.watermark.loss import shares_met
+from fedsim.watermark.picture import draw_nulls
+from fedsim.watermark.server import server
+from fedsim.watermark.sources import read_graph
+from fedsim.watermark.statistics import least_p
+from fedsim.watermark.stored_model import (
+    build_model,
+    file_suspect,
+    header,
+    read_tensors,
+    stored_spec,
+    tensors_suspect,
+)
+from fedsim.watermark.subgraphs import draw_sets, set_size, split_nodes
+from fedsim.watermark.suspect import Suspect, callable_suspect, http_suspect, is_address, is_callable
+from fedsim.watermark.verification import Level, Verdict, verify
+
+Json = dict[str, Any]
+
+
+def keygen(
+    data: str,
+    out: Path,
+    *,
+    owner: str,
+    date: str | None = None,
+    sets: int = 4,
+    share: float = 0.005,
+    size: int | None = None,
+    marks: int | None = None,
+    seed: int = 0,
+    mirror: str | None = None,
+) -> Iterator[str]:
+    """Write a key (readable by its owner alone) and its commitment; lines that say what they are."""
+    if sets < 2:
+        raise ConfigError(f"--sets must be at least 2, found {sets}.")
+    public = out.with_name(f"{out.stem}.commitment.json")
+    for path in (out, public):
+        if path.exists():
+            raise ConfigError(f"{path}: already exists; a key that is written over is lost.")
+    graph = read_graph(data, mirror)
+    nodes = split_nodes(graph.y, seed).train
+    drawn = draw_sets(nodes, sets, size or set_size(len(nodes), share), rng.stream(seed, "watermark.sets"))
+    key = make_key(
+        graph,
+        drawn,
+        owner=owner,
+        date=date or calendar.today().isoformat(),
+        secret=secrets.token_hex(SECRET_BYTES),  # the only draw that no seed may repeat
+        seed=seed,
+        marks=marks,
+    )
+    _write_private(out, key_text(key))
+    save_json(public, key.commitment())
+    least = least_p(len(key.features), len(key.features) // 2)
+    yield f"{out}: {sets} sets of {drawn.shape[1]} nodes, {len(key.features)} marks. Keep it secret."
+    yield f"{public}: publish it now; it binds {owner} and {key.date} to the key."
+    if least > Level().threshold:
+        asked = f"asked: {Level().threshold:.2g}"
+        yield f"So few marks prove little: no model can reach p below {least:.2g} ({asked})."
+
+
+def embed(
+    keys: Sequence[Path],
+    data: str,
+    out: Path,
+    overrides: Sequence[str] = (),
+    *,
+    marked: bool = True,
+    seed: int = 0,
+    mirror: str | None = None,
+    as_json: bool = False,
+) -> Iterator[str]:
+    """Train a model with the keys in it, or the control, and write it; lines that say how it went."""
+    found = [read_key(path) for path in keys]
+    table, options = tables(overrides)
+    graph = read_graph(data, mirror)
+    model = build_model(table, graph.x.shape[1], graph.classes, seed)
+    started, split = time.perf_counter(), split_nodes(graph.y, found[0].seed)
+    with one_thread():
+        tensors = train(model, graph, split, options, keys=found if marked else (), seed=seed)
+    seconds = time.perf_counter() - started
+    save_tensors(out, tensors, header(table, graph.x.shape[1], graph.classes))
+    whole = GraphModel(model, graph.x, graph.edge_index)
+    accuracies = {
+        name: accuracy(whole, tensors, graph.y, getattr(split, name)) for name in ("train", "val", "test")
+    }
+    judged = []
+    for key in found:
+        with torch.no_grad():
+            mark = Mark.of(model, key, graph)
+            met = shares_met(mark.projection, mark.signs, mark.probabilities(tensors))
+        verdict = verify(key, graph, tensors_suspect(str(out), model, tensors), null_sets=0)
+        judged.append({"owner": key.owner, "marks_met": met, "p": verdict.match.p, "marked": verdict.marked})
+    report: Json = {"model": str(out), "seconds": seconds, "accuracy": accuracies, "keys": judged}
+    if as_json:
+        yield _json(report)
+        return
+    shown = ", ".join(f"{name} {value:.4f}" for name, value in accuracies.items())
+    yield f"{out}: {seconds:.0f} s; accuracy {shown}"
+    for one in judged:
+        yield f"{one['owner']}: {one['marks_met']:.1%} of the marks met, p = {one['p']:.3g}"
+
+
+def verify_suspect(
+    key_file: Path,
+    suspect: str,
+    data: str,
+    *,
+    alpha: float,
+    budget: int,
+    null_sets: int = 100,
+    commitment: Path | None = None,
+    picture: Path | None = None,
+    overrides: Sequence[str] = (),
+    mirror: str | None = None,
+    as_json: bool = False,
+) -> Iterator[str]:
+    """The verdict on a suspect, in lines or as JSON."""
+    level, key = Level(alpha=alpha, budget=budget), read_key(key_file)
+    if null_sets < 0:
+        raise ConfigError(f"--null-sets must be at least 0, found {null_sets}.")
+    if commitment is not None:
+        check_commitment(key, read_object(commitment, "a commitment"))
+    graph = read_graph(data, mirror)
+    key.subgraphs(graph)  # a key for other data is told before the suspect is asked
+    if graph.classes != key.classes:
+        raise ConfigError(f"The key is for {key.classes} classes, but the data have {graph.classes}.")
+    with one_thread():
+        verdict = verify(key, graph, suspect_of(suspect, key, overrides), level=level, null_sets=null_sets)
+    if picture is not None:
+        draw_nulls(verdict, picture)
+    if as_json:
+        yield _json(verdict.as_json())
+    else:
+        yield from verdict_lines(verdict)
+
+
+def suspect_of(text: str, key: Key, overrides: Sequence[str] = ()) -> Suspect:
+    """The suspect named on the command line."""
+    if is_address(text):
+        return http_suspect(text)
+    if is_callable(text):
+        return callable_suspect(text)
+    raw = raw_tables(overrides)
+    return file_suspect(Path(text), key.feature_count, key.classes, raw["model"] or None)
+
+
+def verdict_lines(verdict: Verdict) -> Iterator[str]:
+    """The verdict for people."""
+    match, level, index = verdict.match, verdict.level, verdict.index
+    yield f"suspect   {verdict.suspect}"
+    yield f"owner     {verdict.key.owner}, {verdict.key.date}"
+    yield (
+        f"key       {match.matches} of {match.positions} signs match; keys drawn anew: "
+        f"{match.mean:.1f} +- {match.deviation:.1f}; z = {match.z:.2f}, p = {match.p:.3g} (exact)"
+    )
+    if index is not None:
+        yield (
+            f"MI        {index.index}; null of {len(index.null)} tuples: "
+            f"{index.mean:.1f} +- {index.deviation:.1f}; z = {index.z:.2f}, p = {index.p:.3g} (normal), "
+            f"rank p = {index.rank_p:.3g}; decides nothing"
+        )
+    yield f"level     alpha {level.alpha:g} / {level.budget} keys: p must be at most {level.threshold:.3g}"
+    yield f"verdict   {'MARKED: the suspect carries the mark' if verdict.marked else 'NOT PROVEN'}"
+
+
+def serve(
+    path: Path, overrides: Sequence[str], *, host: str, port: int, tell: Callable[[str], object]
+) -> None:
+    """Answer for a stored model until interrupted."""
+    _, metadata = read_tensors(path)
+    features, classes = stored_spec(path, metadata)
+    suspect = file_suspect(path, features, classes, raw_tables(overrides)["model"] or None)
+    with server(suspect.query, port, host) as answering:
+        tell(f"http://{host}:{answering.server_address[1]}/ answers for {path}")
+        answering.serve_forever()
+
+
+def raw_tables(overrides: Sequence[str]) -> dict[str, Json]:
+    """The tables `model` and `embedding` that `--set` writes.
+
+    Raises:
+        ConfigError: another table.
+    """
+    raw: Json = {}
+    for text in overrides:
+        apply_override(raw, text)
+    for name, value in raw.items():
+        if name not in ("model", "embedding"):
+            raise ConfigError(f"unknown table {name!r}{nearest(name, ('model', 'embedding'))}")
+        if isinstance(value, str):
+            raw[name] = {"kind": value}
+        elif not isinstance(value, dict):
+            raise ConfigError(f"--set {name}: wanted keys of the table, such as {name}.KEY=VALUE.")
+    return {"model": raw.get("model", {}), "embedding": raw.get("embedding", {})}
+
+
+def tables(overrides: Sequence[str]) -> tuple[Json, Embedding]:
+    """(the `[model]` table, how to embed); GraphSAGE with 128 units and 3 layers unless told otherwise."""
+    raw = raw_tables(overrides)
+    table = {"kind": "sage", **raw["model"]}
+    if table["kind"] in ("sage", "gcn", "sgc", "gin"):
+        table = {"hidden": 128, "layers": 3, "dropout": 0.1} | table
+    options = {**raw["embedding"], "kind": "fedsim.watermark.embedding:Embedding"}
+    embedding: Embedding = build("embeddings", options, "embedding")
+    return table, embedding
+
+
+def _write_private(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch(mode=0o600, exist_ok=False)
+    path.write_text(text, encoding="utf-8")
+
+
+def _json(value: Any) -> str:
+    return json.dumps(finite(value), allow_nan=False, ensure_ascii=False, indent=2)
