@@ -7,7 +7,26 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validat
 Positive = Annotated[int, Field(ge=1)]
 Fraction = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
-Statistic = Literal["last", "best", "validation_selected"]
+Statistic = Literal[
+    "last",
+    "best",
+    "validation_selected",
+    # of attack_success
+    "at_stop",
+    "plus_25",
+    "plus_50",
+    "plus_100",
+    "auc50",
+    "floor",
+    # of attack_lifespan
+    "rounds",
+    "smoothed",
+    # of detector
+    "precision",
+    "recall",
+    "f1",
+    "false_positive_rate",
+]
 
 
 class Section(BaseModel):

@@ -22,7 +22,7 @@ from fedsim.federation import Federation
 from fedsim.flower.client_app import experiment_of
 from fedsim.flower.federation import GridFederation
 from fedsim.run.adversary import refuse_in_messages
-from fedsim.run.assembly import Parts
+from fedsim.run.assembly import Parts, build_plugins
 from fedsim.run.directory import fresh_folder
 from fedsim.run.outcome import Outcome, exit_code
 from fedsim.run.private_store import PrivateStore
@@ -55,6 +55,7 @@ def play(grid: Grid, run_config: UserConfig) -> list[Outcome]:
     """All seeds of the experiment that the run configuration names."""
     experiment = experiment_of(run_config)
     _refuse_attack(grid, experiment)
+    refuse_in_messages(build_plugins(experiment, experiment.seeds[0]).attack)
     output = str(run_config.get("output", ""))
     folder = fresh_folder(experiment.name, Path(output) if output else None)
     return run(experiment, folder, federation_of=partial(grid_federation, grid), observer=Printed())
@@ -62,7 +63,6 @@ def play(grid: Grid, run_config: UserConfig) -> list[Outcome]:
 
 def grid_federation(grid: Grid, parts: Parts, store: PrivateStore) -> Federation:
     """The clients of one seed; their private tensors stay on their nodes, so the store is not used."""
-    refuse_in_messages(parts)
     experiment = parts.experiment
     deadline = experiment.engine.deadline
     return GridFederation(grid, experiment.federation.clients, parts.seed, deadline=deadline)

@@ -21,11 +21,12 @@ def refuse_unknown(expect: Mapping[str, Expectation], known: Sequence[str]) -> N
 
 def check(expect: Mapping[str, Expectation], metrics: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Each expectation with the value found, and whether it is met; a value never measured meets nothing."""
-    return [_checked(name, wanted, metrics.get(name, {})) for name, wanted in expect.items()]
+    return [_checked(name, wanted, metrics.get(name) or {}) for name, wanted in expect.items()]
 
 
 def _checked(name: str, wanted: Expectation, metric: Mapping[str, Any]) -> dict[str, Any]:
-    value = (metric.get(wanted.statistic) or {}).get("value")
+    found = metric.get(wanted.statistic)
+    value = found.get("value") if isinstance(found, Mapping) else found
     low, high = wanted.at_least, wanted.at_most
     met = value is not None and (low is None or value >= low) and (high is None or value <= high)
     return {

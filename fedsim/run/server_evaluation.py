@@ -10,6 +10,7 @@ from torch import nn
 from fedsim.contracts import Batch, Examples, Tensors
 from fedsim.run.assembly import Parts
 from fedsim.run.results import MEAN
+from fedsim.threat import overrides
 from fedsim.training.evaluate import attack_success, evaluate
 from fedsim.training.functional import model_tensors
 
@@ -61,7 +62,20 @@ def known_metrics(parts: Parts, server: ServerEvaluation | None) -> list[str]:
     if parts.experiment.evaluate.clients != "none":
         splits = [f"{split}_{what}" for split in ("test", "val") for what in ("accuracy", "loss")]
         names += [f"{prefix}{name}" for prefix in ("client_", MEAN) for name in splits]
-    return [*names, "train_loss"]
+    return [*names, "train_loss", *_attack_metrics(parts, server)]
+
+
+def _attack_metrics(parts: Parts, server: ServerEvaluation | None) -> list[str]:
+    attack, table = parts.plugins.attack, parts.experiment.attack
+    if attack is None or table is None:
+        return []
+    names = ["detector"] + (["clean_test_accuracy"] if server and table.clean_run else [])
+    if overrides(attack, "poison"):
+        if server:
+            names += ["attack_success", "attack_lifespan"] + (["attack_floor"] if table.clean_run else [])
+        if parts.experiment.evaluate.clients != "none":
+            names += [f"client_attack_success{camp}" for camp in ("", "_benign", "_malicious")]
+    return names
 
 
 def server_device(device: str) -> torch.device:

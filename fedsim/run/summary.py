@@ -59,4 +59,16 @@ def _over_seeds(metric: str, ended: Sequence[Mapping[str, Any]]) -> dict[str, An
         found = [(result["metrics"].get(metric) or {}).get(statistic) for result in ended]
         values = {str(r["seed"]): f["value"] for r, f in zip(ended, found, strict=True) if f is not None}
         told[statistic] = {"values": values, **interval(list(values.values()))} if values else None
+    return told | _single_numbers(metric, ended)
+
+
+def _single_numbers(metric: str, ended: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What a metric tells beside points with a round, such as `attack_success.auc50`."""
+    told: dict[str, Any] = {}
+    entries = {str(result["seed"]): result["metrics"].get(metric) or {} for result in ended}
+    for name in dict.fromkeys(name for entry in entries.values() for name in entry):
+        values = {seed: entry.get(name) for seed, entry in entries.items()}
+        numbers = {seed: value for seed, value in values.items() if isinstance(value, int | float)}
+        if numbers and not any(isinstance(value, bool) for value in numbers.values()):
+            told[name] = {"values": numbers, **interval(list(numbers.values()))}
     return told
