@@ -45,7 +45,7 @@ class Incident:
 
     Attributes:
         round: of the call; of the last one where it happened between two calls.
-        worker: its number.
+        worker: its number; None: not one of an engine's.
         kind: `died`: its process ended; `exception`: the task raised as a whole; `deadline`: time ran out.
         items: of the task that was lost; none where the worker had no task.
         remedy: what followed.
@@ -53,7 +53,7 @@ class Incident:
     """
 
     round: int
-    worker: int
+    worker: int | None
     kind: Literal["exception", "died", "deadline"]
     items: tuple[int, ...]
     remedy: Remedy

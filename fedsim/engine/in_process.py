@@ -70,7 +70,7 @@ class DriverEngine(FramedEngine):
             return results
         if alone:
             return [self._failure(task, results)]
-        found = []
+        found: list[Any] = []
         for item, payload in zip(task.items, task.payloads, strict=True):
             one = Task((item,), (payload,))
             results = self._tried(broadcast, one, ("given up",))

@@ -5,6 +5,7 @@ T1 to the bit. Failures come back as content, with their traceback; a client's p
 its context.
 """
 
+import time
 import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -18,6 +19,7 @@ from fedsim.engine.contract import Handler, Task
 from fedsim.errors import ConfigError, FedsimError, RoundError
 from fedsim.federation import Order
 from fedsim.flower import records
+from fedsim.flower.overhead import RECORD, Work, told
 from fedsim.flower.private_state import UNKNOWN, accepted_tensors, hold, settle
 
 HandlerOf = Callable[[Context, int], Handler]
@@ -35,15 +37,15 @@ def client_app(handler_of: HandlerOf) -> ClientApp:
 
     @app.query()
     def tell(message: Message, context: Context) -> Message:
-        return _answered(message, lambda: _place(context))
+        return _answered(message, lambda work: _place(context))
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
-        return _answered(message, lambda: _train(message, context, handler_of))
+        return _answered(message, lambda work: _train(message, context, handler_of, work))
 
     @app.evaluate()
     def evaluate(message: Message, context: Context) -> Message:
-        return _answered(message, lambda: _evaluate(message, context, handler_of))
+        return _answered(message, lambda work: _evaluate(message, context, handler_of, work))
 
     return app
 
@@ -63,13 +65,16 @@ def partition_of(context: Context) -> int:
     return value
 
 
-def _answered(message: Message, work: Callable[[], RecordDict]) -> Message:
-    """The reply; an exception becomes its content."""
+def _answered(message: Message, answer: Callable[[Work], RecordDict]) -> Message:
+    """The reply, and how long it took; an exception becomes its content."""
     torch.set_num_threads(1)  # a sum over another number of threads has other last bits
+    begun, work = time.perf_counter(), Work()
     try:
-        content = work()
+        content = answer(work)
     except Exception as error:  # the boundary: whatever a client raises belongs into the ledger
         content = records.failure_records(_failure(error))
+    work.converting += time.perf_counter() - begun - work.computing
+    content[RECORD] = told(work)
     return Message(content, reply_to=message)
 
 
@@ -94,11 +99,11 @@ def _place(context: Context) -> RecordDict:
     return RecordDict({"place": ConfigRecord(dict(place))})
 
 
-def _train(message: Message, context: Context, handler_of: HandlerOf) -> RecordDict:
+def _train(message: Message, context: Context, handler_of: HandlerOf, work: Work) -> RecordDict:
     order = records.train_order(message.content)
     accepted = _whole(message, "accepted")
     settle(context.state, _whole(message, "seed"), accepted)
-    result = _run(order, message, context, handler_of)
+    result = _run(order, message, context, handler_of, work)
     if isinstance(result, LocalUpdate):
         if accepted == UNKNOWN and result.private:
             raise RoundError(
@@ -110,18 +115,23 @@ def _train(message: Message, context: Context, handler_of: HandlerOf) -> RecordD
     return records.failure_records(result)
 
 
-def _evaluate(message: Message, context: Context, handler_of: HandlerOf) -> RecordDict:
-    result = _run(records.evaluate_order(message.content), message, context, handler_of)
+def _evaluate(message: Message, context: Context, handler_of: HandlerOf, work: Work) -> RecordDict:
+    result = _run(records.evaluate_order(message.content), message, context, handler_of, work)
     if isinstance(result, LocalEvaluation):
         return records.evaluation_records(result)
     return records.failure_records(result)
 
 
-def _run(order: Order, message: Message, context: Context, handler_of: HandlerOf) -> Any:
+def _run(order: Order, message: Message, context: Context, handler_of: HandlerOf, work: Work) -> Any:
     """What the training code makes of the order for this node's client."""
     partition, seed = partition_of(context), _whole(message, "seed")
     private = accepted_tensors(context.state, seed, _whole(message, "accepted"))
-    results: Sequence[Any] = handler_of(context, seed).run(order, Task((partition,), (private,)))
+    waited = time.perf_counter()
+    handler = handler_of(context, seed)  # a process's first message builds its data: neither of both
+    begun = time.perf_counter()
+    results: Sequence[Any] = handler.run(order, Task((partition,), (private,)))
+    work.computing += time.perf_counter() - begun
+    work.converting -= begun - waited
     return results[0]
 
 

@@ -5,21 +5,23 @@ The messages of a round share their tensors and differ in one small record.
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
 from fedsim.contracts import Failure, LocalEvaluation, LocalUpdate
+from fedsim.engine.contract import Incident
 from fedsim.errors import ConfigError, FedsimError
 from fedsim.federation import EvaluateOrder, Order, TrainOrder
 from fedsim.flower import records
 from fedsim.flower.client_side import PARTITION_HINT
 from fedsim.flower.exchange import exchange
 from fedsim.flower.identity import ensure_identity
-from fedsim.flower.private_state import EMPTY, NEVER, UNKNOWN
+from fedsim.flower.overhead import overhead
+from fedsim.flower.private_places import OnNodes, PrivatePlace
 
 Result = TypeVar("Result", LocalUpdate, LocalEvaluation)
 Kind = Literal["exception", "died", "deadline", "refused"]
@@ -27,6 +29,24 @@ Kind = Literal["exception", "died", "deadline", "refused"]
 _LOST = {ErrorCode.UNKNOWN, ErrorCode.NODE_UNAVAILABLE, ErrorCode.CLIENT_APP_CRASHED}
 _LATE = {ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE}
 _POLL = 0.5  # seconds between two looks for SuperNodes
+
+
+@runtime_checkable
+class Accountable(Protocol):
+    """A grid over our own engine."""
+
+    @property
+    def device(self) -> str:
+        """Where its workers compute."""
+        ...
+
+    def take_packing(self) -> float:
+        """Seconds since the last call that it spent packing messages and unpacking replies."""
+        ...
+
+    def take_incidents(self) -> Sequence[Incident]:
+        """What its workers lost since the last call, and what was done about it."""
+        ...
 
 
 class GridFederation:
@@ -40,6 +60,7 @@ class GridFederation:
         *,
         patience: float = 120.0,
         deadline: float | None = None,
+        private: PrivatePlace | None = None,
         release: Callable[[], None] | None = None,
     ) -> None:
         """Find the clients.
@@ -50,6 +71,7 @@ class GridFederation:
             seed: of the run; clients need it for their data and their own draws.
             patience: seconds that all clients may take to appear and to say who they are.
             deadline: seconds that a round may take; None: no limit.
+            private: where clients' private tensors lie; None: on their nodes.
             release: called by `close`.
 
         Raises:
@@ -59,26 +81,40 @@ class GridFederation:
         self._grid, self._clients, self._seed = grid, clients, seed
         self._patience, self._deadline, self._release = patience, deadline, release
         self._nodes: dict[int, int] = {}  # partition -> node id
-        self._accepted: dict[int, int] = {}  # partition -> round whose private tensors count
-        self._returned: dict[int, int] = {}  # the same for the last train, not yet decided
-        self._unasked: int | None = None  # what is accepted of a client that this object never trained
+        self._private = private or OnNodes()
+        self._overhead = {"serialise": 0.0, "wait": 0.0}  # seconds
+        self._incidents: list[Incident] = []
         self._find_all()
 
     def train(self, order: TrainOrder, partitions: Sequence[int]) -> list[LocalUpdate | Failure]:
         """One result per partition, in the order given; private tensors wait on their nodes."""
-        self._returned = {}
+        self._private.commit(())
         return self._ask(order, partitions, MessageType.TRAIN, self._update)
 
     def commit(self, partitions: Sequence[int]) -> None:
         """Let these clients keep the private tensors of the last `train`; the others go back."""
-        for partition in partitions:
-            if partition in self._returned:
-                self._accepted[partition] = self._returned[partition]
-        self._returned = {}
+        self._private.commit(partitions)
 
     def evaluate(self, order: EvaluateOrder, partitions: Sequence[int]) -> list[LocalEvaluation | Failure]:
         """Each client's own model on its own splits."""
-        return self._ask(order, partitions, MessageType.EVALUATE, _evaluation)
+        results = self._ask(order, partitions, MessageType.EVALUATE, _evaluation)
+        self._private.rest(partitions)
+        return results
+
+    @property
+    def device(self) -> str | None:
+        """Where clients compute; None: each SuperNode decides that for itself."""
+        return self._grid.device if isinstance(self._grid, Accountable) else None
+
+    def take_overhead(self) -> dict[str, float]:
+        """Seconds since the last call in which not even the busiest process computed; see `overhead`."""
+        taken, self._overhead = self._overhead, {"serialise": 0.0, "wait": 0.0}
+        return taken
+
+    def take_incidents(self) -> list[Incident]:
+        """What was lost since the last call and made good: workers of our grid, or SuperNodes."""
+        taken, self._incidents = self._incidents, []
+        return [*taken, *(self._grid.take_incidents() if isinstance(self._grid, Accountable) else ())]
 
     def close(self) -> None:
         """Release what the maker of the grid asked to have released; safe to call twice."""
@@ -93,15 +129,15 @@ class GridFederation:
         kind: str,
         read: Callable[[RecordDict, int, int], Result],
     ) -> list[Result | Failure]:
-        if self._unasked is None:
-            # A first order of a later round means a resumed run: earlier private tensors lie elsewhere.
-            self._unasked = NEVER if order.round == 1 else UNKNOWN
-        absence = self._find_returned(partitions)
+        begun = time.perf_counter()
+        absence = self._find_returned(partitions, order.round)
         shared = records.order_records(order)
         reached = [partition for partition in partitions if partition in self._nodes]
         messages = [self._message(order, shared, partition, kind) for partition in reached]
+        sent = time.perf_counter()
         replies = dict(zip(reached, exchange(self._grid, messages, self._deadline), strict=True))
-        return [
+        came = time.perf_counter()
+        results = [
             _read(replies[partition], order.round, partition, read)
             if partition in replies
             else _failure(
@@ -109,12 +145,22 @@ class GridFederation:
             )
             for partition in partitions
         ]
+        ended = time.perf_counter()
+        self._account(ended - begun, sent - begun + ended - came, replies.values())
+        return results
+
+    def _account(self, total: float, packing: float, replies: Iterable[Message | None]) -> None:
+        if isinstance(self._grid, Accountable):
+            packing += self._grid.take_packing()
+        contents = [reply.content for reply in replies if reply is not None and reply.has_content()]
+        for name, seconds in overhead(total, packing, contents).items():
+            self._overhead[name] += seconds
 
     def _message(self, order: Order, shared: Mapping[str, ArrayRecord], partition: int, kind: str) -> Message:
         own: dict[str, Any] = {
             "round": order.round,
             "seed": self._seed,
-            "accepted": self._accepted.get(partition, self._unasked or NEVER),
+            "accepted": self._private.mark(partition, order.round),
         }
         if isinstance(order, EvaluateOrder):
             own["splits"] = list(order.splits)
@@ -124,7 +170,7 @@ class GridFederation:
     def _update(self, content: RecordDict, round: int, partition: int) -> LocalUpdate:
         update = records.update_of(content, partition)
         keeps = content.config_records["reply"]["keeps_private"]
-        self._returned[partition] = round if keeps else EMPTY
+        self._private.returned(partition, round, bool(keeps))
         return update
 
     def _find_all(self) -> None:
@@ -144,16 +190,20 @@ class GridFederation:
                 )
             time.sleep(_POLL)
 
-    def _find_returned(self, partitions: Sequence[int]) -> str:
+    def _find_returned(self, partitions: Sequence[int], round: int) -> str:
         """Forget nodes that left, and learn where their partitions came back; else why they did not."""
         alive = set(self._grid.get_node_ids())
         if all(self._nodes.get(partition) in alive for partition in partitions):
             return ""
+        gone = {partition for partition, node in self._nodes.items() if node not in alive}
         self._nodes = {partition: node for partition, node in self._nodes.items() if node in alive}
         try:
             self._learn(sorted(alive - set(self._nodes.values())), self._patience)
         except ConfigError as error:  # a stranger among the nodes is no reason to end a running experiment
             return str(error)
+        if back := tuple(sorted(gone & set(self._nodes))):
+            line = "Its SuperNode left, and another one holds its partition now."
+            self._incidents.append(Incident(round, None, "died", back, "replaced", line))
         return ""
 
     def _learn(self, nodes: Sequence[int], timeout: float) -> None:

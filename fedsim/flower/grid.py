@@ -25,7 +25,7 @@ from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 
 from fedsim.contracts import Failure
-from fedsim.engine.contract import Engine, Task
+from fedsim.engine.contract import Engine, Incident, Task
 from fedsim.flower.client_handler import Answer, Envelope
 from fedsim.flower.identity import ensure_identity
 from fedsim.flower.integer_arrays import IntegerArrays
@@ -41,7 +41,7 @@ from fedsim.flower.messages import (
     waves,
 )
 from fedsim.flower.nodes import node_ids
-from fedsim.flower.wire import NOTHING, Packed, ship, unpack
+from fedsim.flower.wire import NOTHING, Packed, pack, ship, unpack
 from fedsim.rng import derive, seeded_globals
 
 _log = logging.getLogger("fedsim")
@@ -63,7 +63,9 @@ class EngineGrid(Grid):
         rule: whose arrays are being sent, for the words of a warning.
     """
 
-    def __init__(self, engine: Engine, *, clients: int, seed: int, run: Run | None = None) -> None:
+    def __init__(
+        self, engine: Engine, *, clients: int, seed: int, run: Run | None = None, chunk: int = 1
+    ) -> None:
         """Open a grid.
 
         Args:
@@ -72,9 +74,11 @@ class EngineGrid(Grid):
             clients: number of partitions, each of which is a node from the start.
             seed: of the run.
             run: as the ServerApp sees it; None: an empty one.
+            chunk: messages per task of the engine; a task is what is lost and retried as a whole.
         """
         ensure_identity()
-        self._engine, self._seed = engine, seed
+        self._engine, self._seed, self._chunk = engine, seed, chunk
+        self._packing = 0.0  # seconds
         self._run = run or Run.create_empty(run_id=run_id(seed))
         self._nodes = node_ids(seed, clients)
         self._partitions = {node: partition for partition, node in enumerate(self._nodes)}
@@ -94,6 +98,28 @@ class EngineGrid(Grid):
     def run(self) -> Run:
         """A copy of the run's information."""
         return copy.copy(self._run)
+
+    @property
+    def device(self) -> str:
+        """Where the workers compute."""
+        return self._engine.device
+
+    def take_packing(self) -> float:
+        """Seconds since the last call that were spent packing messages and unpacking replies."""
+        taken, self._packing = self._packing, 0.0
+        return taken + self._engine.take_packing()
+
+    def take_incidents(self) -> Sequence[Incident]:
+        """What the workers lost since the last call, and what was done about it."""
+        return self._engine.take_incidents()
+
+    def state_of(self, partition: int) -> RecordDict:
+        """A copy of what the context of this partition's node holds."""
+        return unpack(self._states.get(partition, NOTHING))
+
+    def set_state(self, partition: int, state: RecordDict) -> None:
+        """Replace what the context of this partition's node holds."""
+        self._states[partition] = pack(state)
 
     def create_message(
         self,
@@ -183,6 +209,7 @@ class EngineGrid(Grid):
 
     def _one_call(self, messages: Mapping[int, Message], end: float) -> dict[int, Message]:
         """Send messages to different nodes; the keys come back with the replies."""
+        begun = time.perf_counter()
         contents = self.restored([message.content for message in messages.values()])
         broadcast, packed = ship(contents)
         places = {self._partitions[message.metadata.dst_node_id]: i for i, message in messages.items()}
@@ -190,17 +217,23 @@ class EngineGrid(Grid):
             partition: self._envelope(messages[i], parcel, partition, end)
             for (partition, i), parcel in zip(places.items(), packed, strict=True)
         }
-        tasks = [Task((partition,), (envelopes[partition],)) for partition in sorted(envelopes)]
+        order = sorted(envelopes)
+        groups = [tuple(order[start : start + self._chunk]) for start in range(0, len(order), self._chunk)]
+        tasks = [
+            Task(group, tuple(envelopes[partition] for partition in group), len(group)) for group in groups
+        ]
         label = min(envelope.round for envelope in envelopes.values())
         # A backend may draw from the global generators (Ray does); the ServerApp's draws are its own
+        sent = time.perf_counter()
         with seeded_globals(derive(self._seed, "engine")):
             results = self._engine.run(broadcast, tasks, label)
+        came = time.perf_counter()
         replies = {}
-        for task in tasks:  # in partition order, and so is the ledger
-            [partition] = task.items
+        for partition in order:  # so is the ledger
             place = places[partition]
             reply = self._reply(messages[place], envelopes[partition], partition, results[partition])
             replies[place] = reply
+        self._packing += sent - begun + time.perf_counter() - came
         return replies
 
     def _envelope(self, message: Message, content: Packed | int, partition: int, end: float) -> Envelope:

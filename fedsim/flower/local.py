@@ -10,10 +10,19 @@ from fedsim.federation import Federation
 from fedsim.flower.client_handler import ClientAppSetup
 from fedsim.flower.federation import GridFederation
 from fedsim.flower.grid import EngineGrid, run_id
+from fedsim.flower.private_places import InStore
+from fedsim.run.private_store import PrivateStore
 
 
 def local_grid_federation(
-    options: EngineOptions, file: Path, overrides: Sequence[str], *, clients: int, seed: int
+    options: EngineOptions,
+    file: Path,
+    overrides: Sequence[str],
+    *,
+    clients: int,
+    seed: int,
+    store: PrivateStore,
+    chunk: int = 1,
 ) -> Federation:
     """One seed's clients behind an `EngineGrid`; its `close` ends the workers.
 
@@ -23,6 +32,8 @@ def local_grid_federation(
         overrides: its `key.path=value` changes.
         clients: partitions.
         seed: of the run.
+        store: of the clients' private tensors.
+        chunk: clients per task of the engine.
 
     Raises:
         WorkerError: workers cannot be started.
@@ -37,8 +48,9 @@ def local_grid_federation(
     )
     engine = start(options, setup, None)
     try:
-        grid = EngineGrid(engine, clients=clients, seed=seed)
-        return GridFederation(grid, clients, seed, release=engine.close)
+        grid = EngineGrid(engine, clients=clients, seed=seed, chunk=chunk)
+        private = InStore(store, grid, seed)
+        return GridFederation(grid, clients, seed, private=private, release=engine.close)
     except BaseException:
         engine.close()
         raise

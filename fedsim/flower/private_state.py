@@ -14,6 +14,7 @@ from fedsim.flower.records import to_arrays, to_tensors
 NEVER = 0  # no round of this client was accepted yet: its private tensors start afresh
 EMPTY = -1  # the last accepted round left no private tensors
 UNKNOWN = -2  # the server was resumed and cannot tell; only a client that keeps nothing may go on
+STORED = -3  # the driver keeps them, and puts them into the context for each order
 _NOTHING = (NEVER, EMPTY, UNKNOWN)
 _MARKS, _COMMITTED, _PENDING = "fedsim.rounds", "fedsim.committed", "fedsim.pending"
 
@@ -60,6 +61,20 @@ def hold(state: RecordDict, run: int, round: int, private: Tensors) -> None:
     marks = dict(state.config_records.get(_MARKS, {}))
     state[_PENDING] = to_arrays(private)
     state[_MARKS] = ConfigRecord(marks | {"run": run, "pending": round})
+
+
+def committed_state(run: int, mark: int, tensors: Tensors) -> RecordDict:
+    """A context's state whose accepted tensors are these, under a mark of the driver's choice."""
+    return RecordDict({_COMMITTED: to_arrays(tensors), _MARKS: ConfigRecord({"run": run, "committed": mark})})
+
+
+def pending_tensors(state: RecordDict, run: int, round: int) -> Tensors:
+    """What `hold` left in a state.
+
+    Raises:
+        RoundError: the state holds no such tensors.
+    """
+    return to_tensors(state.array_records[_place(state, run, round)])
 
 
 def _place(state: RecordDict, run: int, accepted: int) -> str:

@@ -7,10 +7,12 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from fedsim.run.events import spelt
 from fedsim.run.outcome import Outcome
 from fedsim.run.results import MEAN
 
 SEED_COLUMNS = 5
+MOST_EVENTS = 3  # that are spelt out for each seed
 Summary = Mapping[str, Any]
 
 
@@ -20,6 +22,7 @@ def print_outcomes(console: Console, outcomes: Sequence[Outcome], summary: Summa
     if ended:
         console.print(seed_table(ended[0]) if len(outcomes) == 1 else seeds_table(ended, summary or {}))
     for outcome in outcomes:
+        _print_attack(console, outcome)
         _print_faults(console, outcome)
     for outcome in ended:
         seed = f"  seed {outcome.seed}" if len(outcomes) > 1 else ""
@@ -62,7 +65,28 @@ def seeds_table(outcomes: Sequence[Outcome], summary: Summary) -> Table:
 
 def _in_table(metrics: Mapping[str, Any]) -> list[tuple[str, Any]]:
     """Without the plain means over clients, which result.json tells and few read beside the pooled ones."""
-    return [(name, metric) for name, metric in metrics.items() if not name.startswith(MEAN)]
+    measured = [(name, metric) for name, metric in metrics.items() if metric and metric.get("last")]
+    return [(name, metric) for name, metric in measured if not name.startswith(MEAN)]
+
+
+def _print_attack(console: Console, outcome: Outcome) -> None:
+    """Durability and detection, and whether the rule did anything at all."""
+    metrics, lines = outcome.result["metrics"], []
+    if success := metrics.get("attack_success"):
+        told = (
+            f"{name} {number(success[name])}" for name in ("at_stop", "floor", "auc50", "plus_25", "plus_50")
+        )
+        lines.append("attack success " + ", ".join(told))
+    if life := metrics.get("attack_lifespan"):
+        more = " or more" if life["still_alive"] else ""
+        lines.append(f"attack lifespan {life['rounds']}{more} rounds after the stop")
+    if scores := metrics.get("detector"):
+        names = ("precision", "recall", "f1", "false_positive_rate", "weight_kept")
+        lines.append("rule as detector " + ", ".join(f"{name} {number(scores[name])}" for name in names))
+    if outcome.result.get("defence_active") is False:
+        lines.append("the rule equalled the plain mean in every round under attack: it defended nothing")
+    for line in lines:
+        console.print(f"seed {outcome.seed}: {line}", soft_wrap=True, highlight=False)
 
 
 def _table(title: str) -> Table:
@@ -75,16 +99,30 @@ def _print_faults(console: Console, outcome: Outcome) -> None:
     failures = outcome.result["failures"]
     if failures:
         first = failures[0]
-        console.print(
+        _say(
+            console,
             f"seed {outcome.seed}: {len(failures)} failed or refused replies; first: round {first['round']}, "
             f"client {first['partition']}, {first['kind']}: {first['message']}",
-            soft_wrap=True,
-            highlight=False,
-            markup=False,
+        )
+    events = outcome.result.get("events", ())
+    for event in events[:MOST_EVENTS]:
+        _say(console, f"seed {outcome.seed}: event: {spelt(event)}")
+    if len(events) > MOST_EVENTS:
+        _say(console, f"seed {outcome.seed}: and {len(events) - MOST_EVENTS} more events, see result.json")
+    for detour in outcome.result.get("detours", ()):
+        since, clients = detour["since_round"], detour["clients"]
+        _say(
+            console,
+            f"seed {outcome.seed}: since round {since}, {clients} clients in all ran one at a time, not "
+            f"stacked: {detour['reason']}",
         )
     if not outcome.result["reproducible"]:
         causes = ", ".join(outcome.result["not_reproducible_because"])
-        console.print(f"seed {outcome.seed}: not reproducible to the bit ({causes}).", highlight=False)
+        _say(console, f"seed {outcome.seed}: not reproducible to the bit ({causes}).")
+
+
+def _say(console: Console, line: str) -> None:
+    console.print(line, soft_wrap=True, highlight=False, markup=False)
 
 
 def number(value: float | None) -> str:

@@ -9,7 +9,7 @@ from math import ceil
 from typing import Any
 
 from fedsim.contracts import Failure, LocalEvaluation, LocalUpdate, Tensors
-from fedsim.engine.contract import Engine, Handler, Setup, Task, WorkerPlace
+from fedsim.engine.contract import Engine, Handler, Incident, Setup, Task, WorkerPlace
 from fedsim.federation import EvaluateOrder, Order, TrainOrder
 from fedsim.run.private_store import PrivateStore
 
@@ -113,6 +113,15 @@ class EngineFederation:
         """Each client's own model on its own splits."""
         results = self._run(order, partitions)
         return [results[partition] for partition in partitions]
+
+    @property
+    def device(self) -> str:
+        """Where clients compute."""
+        return self._engine.device
+
+    def take_incidents(self) -> Sequence[Incident]:
+        """What the workers lost since the last call, and what was done about it."""
+        return self._engine.take_incidents()
 
     def close(self) -> None:
         """End the workers."""

@@ -12,6 +12,7 @@ import torch
 
 from fedsim.params import Layout
 from fedsim.run.assembly import Parts
+from fedsim.run.server_evaluation import server_device
 
 PACKAGES = (
     "fedsim-flower",
@@ -75,9 +76,16 @@ def commit(folder: Path) -> dict[str, Any] | None:
         return None
 
 
-def manifest(parts: Parts, layout: Layout) -> dict[str, Any]:
-    """manifest.json of one seed."""
+def manifest(parts: Parts, layout: Layout, device: str | None = None) -> dict[str, Any]:
+    """manifest.json of one seed.
+
+    Args:
+        parts: of the run.
+        layout: of the shared tensors.
+        device: where clients compute, once that is known; SuperNodes decide it for themselves.
+    """
     experiment = parts.experiment
+    asked = experiment.engine.device
     return {
         "name": experiment.name,
         "seed": parts.seed,
@@ -97,6 +105,7 @@ def manifest(parts: Parts, layout: Layout) -> dict[str, Any]:
         "commit": commit(Path(__file__).resolve().parent),
         "hardware": hardware(),
         "tier": tier(parts),
+        "device": {"asked": asked, "clients": device, "server": str(server_device(asked))},
     }
 
 

@@ -4,7 +4,7 @@ import os
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from fedsim.config import Experiment
@@ -13,13 +13,14 @@ from fedsim.errors import FedsimError
 from fedsim.federation import Federation
 from fedsim.params import digest
 from fedsim.run import checkpoint as checkpoints
-from fedsim.run.adversary import Adversary
+from fedsim.run.adversary import Adversary, refuse_in_messages
 from fedsim.run.assembly import Parts, assemble
 from fedsim.run.attack_record import LIVE
 from fedsim.run.checkpoint import Checkpoint, RunState
 from fedsim.run.clean_twin import CleanTwin, without_attack
 from fedsim.run.directory import RunDirectory
 from fedsim.run.durability import detector, durability, lifespan
+from fedsim.run.events import device_of, events_of, why_not_reproducible
 from fedsim.run.expectations import check, refuse_unknown, unmet
 from fedsim.run.outcome import Observer, Outcome
 from fedsim.run.private_store import PrivateStore
@@ -56,6 +57,8 @@ class SeedRun:
     claim: int
     twin: CleanTwin | None = None
     models: CleanTwin | None = None
+    unrecorded: list[dict[str, Any]] = field(default_factory=list)
+    """Events of a round that did not end."""
 
     @property
     def clean_experiment(self) -> Experiment | None:
@@ -72,31 +75,38 @@ class SeedRun:
     def prepare(cls, experiment: Experiment, seed: int, directory: RunDirectory, resume: bool) -> "SeedRun":
         """Everything short of workers; the folder is touched last, once nothing can be refused any more."""
         parts = assemble(experiment, seed)
+        if tier(parts) == "T0":
+            refuse_in_messages(parts.plugins.attack)
         server = ServerEvaluation.of(parts, server_device(experiment.engine.device))
         refuse_unknown(experiment.expect, known_metrics(parts, server))
         adversary, layout = Adversary.of(parts), parts.layout
         store = PrivateStore(directory.private, experiment.engine.private_memory * 2**30)
         resumed, records = None, []
         claim = directory.claim()
-        if resume and directory.checkpoint.exists():
-            resumed = checkpoints.load(directory.checkpoint)
-            checkpoints.require_same(resumed, experiment.digest(), seed, directory.checkpoint)
-            store.restore(resumed.memory, resumed.files)
-            records = directory.rewind(resumed.history, resumed.state.round)
-        else:
-            directory.create()
-        directory.result.unlink(missing_ok=True)
-        directory.write_manifest(manifest(parts, layout))
+        try:
+            if resume and directory.checkpoint.exists():
+                resumed = checkpoints.load(directory.checkpoint)
+                checkpoints.require_same(resumed, experiment.digest(), seed, directory.checkpoint)
+                store.restore(resumed.memory, resumed.files)
+                records = directory.rewind(resumed.history, resumed.state.round)
+            else:
+                directory.create()
+            directory.result.unlink(missing_ok=True)
+            directory.write_manifest(manifest(parts, layout))
+        except BaseException:
+            os.close(claim)
+            raise
         return cls(parts, directory, store, server, adversary, resumed, records, claim)
 
     def complete(self, federation_of: FederationOf, observer: Observer) -> Outcome:
         """All remaining rounds, and the result."""
         observer.seed_started(self.parts, self.directory.path, len(self.records))
         with closing(federation_of(self.parts, self.store)) as federation:
+            self.directory.write_manifest(manifest(self.parts, self.parts.layout, device_of(federation)))
             loop = RoundLoop(self.parts, federation, self.server, self.adversary, self.twin)
             state = self.resumed.state if self.resumed else loop.start()
             while state.round < self.parts.experiment.rounds:
-                state, record = loop.play(state)
+                state, record = self._play(loop, federation, state)
                 if self.models is not None and "test_accuracy" in record["metrics"]:
                     self.models.keep(state.round, tensors_of(state, self.parts.layout))
                 length = self.directory.append(record)
@@ -104,6 +114,17 @@ class SeedRun:
                 self._checkpoint(state, length)
                 observer.round_finished(record)
         return self._completed(state)
+
+    def _play(
+        self, loop: RoundLoop, federation: Federation, state: RunState
+    ) -> tuple[RunState, dict[str, Any]]:
+        """One round and its events."""
+        try:
+            state, record = loop.play(state)
+        except BaseException:
+            self.unrecorded = events_of(federation)
+            raise
+        return state, record | {"events": events_of(federation)}
 
     def _checkpoint(self, state: RunState, history: int) -> None:
         every = self.parts.experiment.checkpoint.every
@@ -176,9 +197,8 @@ class SeedRun:
         experiment, records = self.parts.experiment, self.records
         failures = [failure for record in records for failure in record["failures"]]
         detours = [{"round": r["round"], **detour} for r in records for detour in r.get("detours", ())]
-        lost = sorted({failure["kind"] for failure in failures} & {"died", "deadline"})
-        if any(detour["failed"] for detour in detours):
-            lost.append("a stacked chunk that raised, and was run one client at a time")
+        events = [event for record in records for event in record.get("events", ())] + self.unrecorded
+        lost = why_not_reproducible(failures, detours, events)
         return {
             "seed": self.parts.seed,
             "digest": experiment.digest(),
@@ -187,6 +207,7 @@ class SeedRun:
             | self._attack_metrics(),
             **({} if self.adversary is None else {"defence_active": defence_active(records)}),
             "failures": failures,
+            "events": events,
             "tier": tier(self.parts),
             "detours": _by_reason(detours),
             "reproducible": not lost,

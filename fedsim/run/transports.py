@@ -9,7 +9,6 @@ from fedsim.config_tables import Engine
 from fedsim.engine.options import EngineOptions
 from fedsim.engine.start import start
 from fedsim.federation import Federation
-from fedsim.run.adversary import refuse_in_messages
 from fedsim.run.assembly import Parts
 from fedsim.run.engine_federation import EngineFederation, TimedSetup
 from fedsim.run.private_store import PrivateStore
@@ -39,9 +38,16 @@ class LocalTransport:
         if tier(parts) == "T0":
             from fedsim.flower.local import local_grid_federation
 
-            refuse_in_messages(parts)
             options, clients = engine_options(parts.experiment.engine), parts.experiment.federation.clients
-            return local_grid_federation(options, self.file, self.overrides, clients=clients, seed=parts.seed)
+            return local_grid_federation(
+                options,
+                self.file,
+                self.overrides,
+                clients=clients,
+                seed=parts.seed,
+                store=store,
+                chunk=parts.experiment.engine.chunk or 1,
+            )
         return engine_federation(parts, store)
 
 

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+import torch
 
 FAULTY = "client.kind=methods_of_a_test:Faulty"
 
@@ -50,6 +51,37 @@ def test_a_client_that_ends_its_process_is_named_and_the_others_finish(spawn, se
     assert (failure["partition"], failure["kind"]) == (2, "died")
     assert done.rounds[0]["accepted"] == [0, 1, 3, 4, 5]
     assert done.result["reproducible"] is False
+
+
+@pytest.mark.parametrize("tier", ["T1", "T0"])
+def test_a_death_that_a_retry_cured_is_told_and_changes_nothing(spawn, fedsim, sets, tmp_path, tier):
+    dying = sets(
+        "client.kind=methods_of_a_test:Counting",
+        "client.kill_in_round=2",
+        f"client.flag={tmp_path / 'flag'}",
+        f"engine.tier={tier}",
+    )
+    done = spawn("run", "quick.toml", *dying, *sets("engine.workers=2"))
+    assert done.code == 0, done.err
+    result = done.result
+    (event, *_) = result["events"]
+    assert (event["round"], event["what"], event["remedy"]) == (2, "died", "retried")
+    assert event["worker"] in (0, 1)
+    assert "SIGKILL" in event["message"]
+    assert done.rounds[1]["events"][0] == event
+    assert result["failures"] == []
+    assert result["reproducible"] is True
+    assert "seed 0: event: round 2, worker" in done.out
+    assert done.sha == fedsim("run", "quick.toml", *dying, out="again").sha  # the flag is there: nobody dies
+
+
+def test_the_manifest_holds_the_device_that_auto_became(fedsim):
+    done = fedsim("run", "quick.toml")
+    device = json.loads((done.folder / "manifest.json").read_text())["device"]
+    found = "cuda" if torch.cuda.is_available() else "cpu"
+    assert device["asked"] == "auto"
+    assert device["clients"].startswith(found)
+    assert device["server"] == found
 
 
 def test_an_unmet_expectation_has_its_own_exit_code(fedsim, sets):

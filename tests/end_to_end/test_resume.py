@@ -35,6 +35,37 @@ def test_killed_in_round_7_of_20_and_resumed_the_hash_is_that_of_an_uninterrupte
         assert one | {"seconds": 0} == other | {"seconds": 0}
 
 
+@pytest.mark.parametrize("limit", ["memory", "disk"])
+def test_tier_t0_keeps_private_tensors_over_a_resume_too(fedsim, spawn, sets, tmp_path, limit):
+    memory = 0 if limit == "disk" else 1
+    changes = ("rounds=8", "client.kind=methods_of_a_test:Counting", f"engine.private_memory={memory}")
+    killing = sets(*changes, "client.kill_in_round=5", f"client.flag={tmp_path / 'flag'}")
+    killed = spawn("run", "quick.toml", *killing, *sets("engine.tier=T0"))
+    assert (killed.code, len(killed.rounds)) == (-9, 4)
+    assert (limit == "disk") == (killed.folder / "private").is_dir()
+    resumed = fedsim("run", "quick.toml", *killing, *sets("engine.tier=T0"), "--resume")
+    assert resumed.code == 0, resumed.err
+    whole = fedsim("run", "quick.toml", *killing, *sets("engine.tier=T1"), out="whole")
+    assert resumed.sha == whole.sha
+    assert resumed.result["metrics"] == whole.result["metrics"]
+
+
+def test_a_damaged_checkpoint_is_refused_in_one_line(fedsim, spawn, sets, tmp_path):
+    killing = sets(*TWENTY, "client.kill_in_round=3", f"client.flag={tmp_path / 'flag'}")
+    path = spawn("run", "quick.toml", *killing).folder / "checkpoint.safetensors"
+    whole = path.read_bytes()
+    for content, words in (
+        (whole[:-1] + bytes([whole[-1] ^ 1]), "was damaged or changed after it was written"),
+        (whole[: len(whole) // 2], "not a checkpoint of fedsim"),
+    ):
+        path.write_bytes(content)
+        done = fedsim("run", "quick.toml", *killing, "--resume")
+        assert (done.code, done.err.count("\n")) == (2, 1)
+        assert words in done.err
+    path.write_bytes(whole)
+    assert fedsim("run", "quick.toml", *killing, "--resume").code == 0
+
+
 def test_private_tensors_matter_to_this_test(fedsim, sets, tmp_path):
     """Were the private tensors lost on resume, the hash would be another: it depends on them."""
     plain = fedsim("run", "quick.toml", out="plain")

@@ -1,5 +1,6 @@
 """GridFederation over a grid that calls the ClientApp directly, with a handler that is easy to follow."""
 
+import time
 import uuid
 from dataclasses import replace
 
@@ -213,6 +214,34 @@ def test_a_client_without_private_tensors_may_rejoin():
     context = grid.contexts.pop(997)  # partition 3 keeps nothing
     grid.add(5, context.node_config)
     assert isinstance(federation.train(order(2), [3])[0], LocalUpdate)
+
+
+def test_a_node_that_came_back_leaves_a_trace():
+    grid, federation = federated()
+    context = grid.contexts.pop(997)
+    grid.add(5, context.node_config)
+    federation.train(order(2), [3])
+    (one,) = federation.take_incidents()
+    assert (one.round, one.items, one.remedy) == (2, (3,), "replaced")
+    assert federation.take_incidents() == []
+
+
+def test_time_is_split_by_what_the_clients_tell():
+    class Slow(Counting):
+        def run(self, order, task):
+            time.sleep(0.05)
+            return super().run(order, task)
+
+    _, federation = federated(Slow())
+    federation.take_overhead()
+    begun = time.perf_counter()
+    federation.train(order(), range(CLIENTS))  # one process: the answers follow one another
+    total = time.perf_counter() - begun
+    found = federation.take_overhead()
+    assert found["serialise"] > 0
+    assert found["wait"] >= 0
+    assert sum(found.values()) < total - 0.05 * CLIENTS
+    assert federation.take_overhead() == {"serialise": 0.0, "wait": 0.0}
 
 
 def test_a_node_that_left_is_a_death():

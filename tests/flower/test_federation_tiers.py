@@ -55,12 +55,33 @@ def test_t0_is_t1_to_the_bit_on_one_and_two_workers(file, tmp_path):
         assert found["metrics"] == reference["metrics"]
 
 
-def test_every_client_answers_as_the_training_code_does(file):
+def test_t0_tells_where_its_time_goes(file, tmp_path):
+    timing = outcome(file, tmp_path / "t0", "engine.tier=T0")["timing"]
+    assert timing["train"] > 0
+    assert timing["evaluate"] > 0
+    assert timing["serialise"] > 0
+    assert timing["wait"] > 0
+
+
+def test_t0_cuts_the_cohort_into_chunks_of_the_declared_size(file, tmp_path, monkeypatch):
+    parts = assemble(load(file, ("engine.tier=T0", "engine.chunk=2")), 5)
+    federation = LocalTransport(file, ("engine.tier=T0",))(parts, PrivateStore(tmp_path / "private"))
+    engine, seen = federation._grid._engine, []
+    compute = engine.run
+    monkeypatch.setattr(engine, "run", lambda b, tasks, r: seen.extend(tasks) or compute(b, tasks, r))
+    results = federation.train(TrainOrder(1, parts.layout.flatten(parts.initial), {}), range(5))
+    federation.close()
+    assert [task.items for task in seen] == [(0, 1), (2, 3), (4,)]
+    assert [result.partition for result in results] == [0, 1, 2, 3, 4]
+
+
+def test_every_client_answers_as_the_training_code_does(file, tmp_path):
     parts = assemble(load(file), 5)
     handler = TrainingSetup(parts.plugins.method, 5)(parts.data, WorkerPlace(0, torch.device("cpu")))
     vector = parts.layout.flatten(parts.initial)
     train, evaluate = TrainOrder(1, vector, {}), EvaluateOrder(1, vector, {})
-    federation = local_grid_federation(EngineOptions(workers=1), file, (), clients=5, seed=5)
+    store = PrivateStore(tmp_path / "private")
+    federation = local_grid_federation(EngineOptions(workers=1), file, (), clients=5, seed=5, store=store)
     try:
         for partition, found in enumerate(federation.train(train, range(5))):
             (expected,) = handler.run(train, Task((partition,), (None,)))
@@ -100,11 +121,13 @@ def test_a_relative_experiment_is_found_on_the_path(file, monkeypatch):
     assert experiment_of({"experiment": "tiers.toml"}).rounds == 3
 
 
-def test_the_store_is_untouched(file, tmp_path):
+def test_private_tensors_lie_in_the_store_and_not_with_the_nodes(file, tmp_path):
     parts = assemble(load(file, ("engine.tier=T0",)), 5)
     store = PrivateStore(tmp_path / "private")
     federation = LocalTransport(file, ("engine.tier=T0",))(parts, store)
     federation.train(TrainOrder(1, parts.layout.flatten(parts.initial), {}), [0])
-    federation.commit([0])
-    federation.close()
     assert store.get(0) is None
+    federation.commit([0])
+    assert list(federation._grid.state_of(0)) == []
+    federation.close()
+    assert store.get(0)

@@ -76,6 +76,24 @@ def test_several_seeds_show_the_mean_and_its_interval(tmp_path, seeds):
     assert all(f"model_sha256 hash{seed}  seed {seed}\n" in text for seed in range(seeds))
 
 
+def test_events_and_detours_are_shown_and_many_are_counted(tmp_path):
+    one = outcome(1, tmp_path)
+    event = {
+        "round": 2,
+        "worker": 0,
+        "what": "died",
+        "clients": [3, 4],
+        "remedy": "retried",
+        "message": "gone",
+    }
+    detour = {"reason": "no kernel", "failed": False, "since_round": 1, "clients": 6}
+    one.result.update(events=[event] * 5, detours=[detour])
+    text = shown([one])
+    assert text.count("event: round 2, worker 0 with clients 3, 4: died, retried: gone") == 3
+    assert "and 2 more events, see result.json" in text
+    assert "since round 1, 6 clients in all ran one at a time, not stacked: no kernel" in text
+
+
 def test_numbers_as_they_are_shown():
     assert (number(None), number(0.98765), number(123.456)) == ("-", "0.9877", "123.5")
     assert mean_and_interval({"mean": 0.5, "half_width": None}) == "0.5000"
