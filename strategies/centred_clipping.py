@@ -61,4 +61,6 @@ class CentredClipping:
         centre = state["centre"]
         for _ in range(self.iterations):
             centre, weights = clip_about(cohort.updates, centre, self.radius)
-        return {"centre": centre}, Decision(update=centre.to(cohort.updates.dtype), weights=weights)
+        return {"centre": centre}, Decision(
+            update=centre.to(cohort.updates.dtype, copy=True), weights=weights
+        )

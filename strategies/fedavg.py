@@ -7,9 +7,8 @@ started from gives the same model.
 
 from dataclasses import dataclass
 
-import torch
-
 from fedsim.contracts import Cohort, Decision, Matrix, Server, Tensors, Vector
+from strategies.rows import combination, require_cohort, shares
 
 
 def weighted_mean(updates: Matrix, weights: Vector) -> Vector:
@@ -24,11 +23,7 @@ def weighted_mean(updates: Matrix, weights: Vector) -> Vector:
     Returns:
         [d] in the type of `updates`.
     """
-    shares = weights.double() / weights.double().sum()
-    mean = torch.zeros(updates.shape[1], dtype=torch.float64, device=updates.device)
-    for row, share in zip(updates, shares.tolist(), strict=True):
-        mean.add_(row, alpha=share)
-    return mean.to(updates.dtype)
+    return combination(updates, weights.double() / weights.double().sum()).to(updates.dtype)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +41,11 @@ class FedAvg:
         return {}
 
     def step(self, state: Tensors, cohort: Cohort, server: Server) -> tuple[Tensors, Decision]:
-        """The mean, and each client's share of it."""
-        counts = cohort.examples.double() if self.weighted else torch.ones(len(cohort.partitions)).double()
-        shares = counts / counts.sum()
-        return state, Decision(update=weighted_mean(cohort.updates, shares), weights=shares)
+        """The mean, and each client's share of it.
+
+        Raises:
+            RoundError: fewer than 1 reply.
+        """
+        require_cohort("fedavg", cohort, 1, "allow fewer failures")
+        weights = shares(cohort, weighted=self.weighted)
+        return state, Decision(update=weighted_mean(cohort.updates, weights), weights=weights)

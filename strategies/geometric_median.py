@@ -4,7 +4,7 @@ Pillutla, Kakade and Harchaoui, "Robust Aggregation for Federated Learning", IEE
 Processing 70, 2022, Algorithm 2 (the smoothed Weiszfeld algorithm).
 
 The paper stops after 3 steps because each costs a round of communication under secure aggregation; here the
-server has all rows, and goes on until the objective no longer falls, so that an update of any length has no
+server has all rows, and goes on until the point no longer moves, so that an update of any length has no
 influence left. Steps start at the weighted mean, so that the result moves with the updates; ByzFL
 starts at the origin, weighs clients alike, and takes 3 steps with smoothing 0.1.
 """
@@ -27,20 +27,19 @@ def smoothed_weiszfeld(
         masses: [n], the a_i, not negative, with sum 1.
         iterations: most steps to take.
         smoothing: nu, in parameter units; a distance below it counts as nu in the step's division.
-        tolerance: stop once a step lowers the objective by no more than this share of it.
+        tolerance: stop once a step is no longer than this share of the median distance to the rows.
 
     Returns:
         z, [d] float64, and its coefficients, [n] float64 with sum 1.
     """
     chosen, centre = masses, combination(updates, masses)
-    distances = norms(updates, centre)
     for _ in range(iterations):
+        distances = norms(updates, centre)
         pull = masses / distances.clamp(min=smoothing)
-        chosen = pull / pull.sum()
+        chosen, before = pull / pull.sum(), centre
         centre = combination(updates, chosen)
-        before, distances = distances, norms(updates, centre)
-        fall = masses @ (before - distances)
-        if fall <= tolerance * (masses @ before):
+        # Against the median distance: far rows would make any step look short beside the mean one.
+        if torch.dist(centre, before) <= tolerance * distances.median():
             break
     return centre, chosen
 
@@ -52,7 +51,7 @@ class GeometricMedian:
     Attributes:
         iterations: most steps to take.
         smoothing: nu, in parameter units.
-        tolerance: stop once a step lowers the objective by no more than this share; 0: as soon as none does.
+        tolerance: stop once a step is no longer than this share of the median distance to the updates.
         weighted: a client's mass is its share of the examples, as in the paper; else all have the same.
             It withstands hostile clients with less than half of the mass, and a client that overstates
             its examples takes mass.
