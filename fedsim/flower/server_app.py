@@ -29,6 +29,9 @@ from fedsim.run.private_store import PrivateStore
 from fedsim.run.runner import run
 
 app = ServerApp()
+UNUSED = (
+    "note: engine.chunk and engine.private_memory are of no effect here: every SuperNode holds its own client."
+)
 
 
 @app.main()
@@ -56,6 +59,8 @@ def play(grid: Grid, run_config: UserConfig) -> list[Outcome]:
     experiment = experiment_of(run_config)
     _refuse_attack(grid, experiment)
     refuse_in_messages(build_plugins(experiment, experiment.seeds[0]).attack)
+    if experiment.engine.chunk is not None or "private_memory" in experiment.engine.model_fields_set:
+        _say(UNUSED)
     output = str(run_config.get("output", ""))
     folder = fresh_folder(experiment.name, Path(output) if output else None)
     return run(experiment, folder, federation_of=partial(grid_federation, grid), observer=Printed())
@@ -97,6 +102,10 @@ class Printed:
         _say(f"seed {outcome.seed}: {outcome.status} {outcome.result.get('reason') or ''}".rstrip())
         if "model_sha256" in outcome.result:
             _say(f"model_sha256 {outcome.result['model_sha256']}")
+
+    def notice(self, line: str) -> None:
+        """A line of its own."""
+        _say(line)
 
 
 def _say(line: str) -> None:

@@ -12,7 +12,7 @@ from fedsim.run.assembly import Parts
 from fedsim.run.outcome import Outcome
 
 LINES = 10  # plain lines per seed, at most about so many
-_SHOWN = ("train_loss", "test_accuracy", "client_test_accuracy")
+_SHOWN = ("train_loss", "test_accuracy", "client_test_accuracy", "attack_success")
 
 
 class LiveProgress:
@@ -55,6 +55,10 @@ class LiveProgress:
         if outcome.status != "completed":
             self._progress.console.print(f"seed {outcome.seed}: {outcome.status}", highlight=False)
 
+    def notice(self, line: str) -> None:
+        """A line above the bars."""
+        self._progress.console.print(line, highlight=False, markup=False)
+
 
 class PlainProgress:
     """About ten lines per seed."""
@@ -78,6 +82,10 @@ class PlainProgress:
     def seed_finished(self, outcome: Outcome) -> None:
         """Say how it ended."""
         self._say(f"seed {outcome.seed}: {outcome.status}")
+
+    def notice(self, line: str) -> None:
+        """A line of its own."""
+        self._say(line)
 
     def _say(self, line: str) -> None:
         self._console.print(line, soft_wrap=True, highlight=False, markup=False)

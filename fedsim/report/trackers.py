@@ -10,10 +10,10 @@ from typing import Any
 
 from fedsim.errors import ConfigError
 from fedsim.run.assembly import Parts
-from fedsim.run.outcome import Observer, Outcome
+from fedsim.run.outcome import Observer, Outcome, Silent
 
 
-class TensorBoard:
+class TensorBoard(Silent):
     """Scalars by round, in the folder `tensorboard` of each seed."""
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class TensorBoard:
             self._writer = None
 
 
-class MLflow:
+class MLflow(Silent):
     """A run per seed, in the store that `MLFLOW_TRACKING_URI` names, else in `mlflow.db` of its folder."""
 
     def __init__(self) -> None:
@@ -111,6 +111,11 @@ class Observers:
         """A seed has ended, well or not."""
         for observer in self._observers:
             observer.seed_finished(outcome)
+
+    def notice(self, line: str) -> None:
+        """Something takes its time beside the rounds."""
+        for observer in self._observers:
+            observer.notice(line)
 
 
 def _numbers(record: Mapping[str, Any]) -> dict[str, float]:

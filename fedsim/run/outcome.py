@@ -26,6 +26,10 @@ class Observer(Protocol):
         """A seed has ended, well or not."""
         ...
 
+    def notice(self, line: str) -> None:
+        """Something takes its time beside the rounds, such as the clean run before an attack."""
+        ...
+
 
 class Silent:
     """Says nothing."""
@@ -37,6 +41,9 @@ class Silent:
         """Nothing."""
 
     def seed_finished(self, outcome: "Outcome") -> None:
+        """Nothing."""
+
+    def notice(self, line: str) -> None:
         """Nothing."""
 
 

@@ -88,7 +88,9 @@ def run_seed(
     return outcome
 
 
-def _clean_twin(honest: Experiment, seed: int, folder: Path, federation_of: FederationOf) -> CleanTwin:
+def _clean_twin(
+    honest: Experiment, seed: int, folder: Path, federation_of: FederationOf, observer: Observer
+) -> CleanTwin:
     """The same run without the attack, played now unless it was finished before.
 
     Raises:
@@ -98,6 +100,7 @@ def _clean_twin(honest: Experiment, seed: int, folder: Path, federation_of: Fede
     kept = directory.read_result()
     if kept and kept["status"] == "completed" and kept["digest"] == honest.digest():
         return twin
+    observer.notice(f"seed {seed}: first {honest.rounds} rounds without the attack, to compare with")
     resume = _resumable(directory, honest, seed)
     with closing(SeedRun.prepare(honest, seed, directory, resume)) as clean:
         clean.models = twin
@@ -121,7 +124,7 @@ def _played(run: SeedRun, federation_of: FederationOf, observer: Observer, clean
     directory = run.directory
     try:
         if run.clean_experiment is not None:
-            run.twin = _clean_twin(run.clean_experiment, run.parts.seed, clean, federation_of)
+            run.twin = _clean_twin(run.clean_experiment, run.parts.seed, clean, federation_of, observer)
         return run.complete(federation_of, observer)
     except KeyboardInterrupt:
         directory.write_result(run.failed("interrupted; continue with --resume", ()))
