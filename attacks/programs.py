@@ -1,4 +1,4 @@
-"""Changes of an honest local program that attacks are made of: other batches, longer training, bounded updates.
+"""Changes of an honest local program that attacks are made of: batches, training, bounds.
 
 Each function returns another program; the honest one, its random streams and its dropout noise stay as they
 are. Programs of malicious clients run alone, so their `stack` key is dropped.
@@ -93,7 +93,7 @@ def transform_first(program: LocalProgram, transform: GradientTransform) -> Loca
 
 
 def keep_update_in(masks: Tensors) -> Projection:
-    """theta -> anchor + mask * (theta - anchor), exactly: the update is 0 wherever its mask is False.
+    """The trained tensors become anchor + mask * (theta - anchor): the update is exactly 0 outside the mask.
 
     After every step it holds against momentum and weight decay, which a mask on gradients alone does not.
 

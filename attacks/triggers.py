@@ -25,7 +25,7 @@ class Trigger:
 
     Attributes:
         mask: [c, h, w] bool, the values that the trigger replaces; a channel may be left alone.
-        pattern: [c, h, w] pixel values, 0 black to 1 white; values outside are clamped wherever they are used.
+        pattern: [c, h, w] pixel values, 0 black to 1 white; values outside are clamped in use.
         black: [c, 1, 1], a black pixel as a batch carries it.
         white: [c, 1, 1], likewise.
     """
@@ -160,8 +160,8 @@ class Patch:
         """
         if len(self.colour) not in (1, shape[0]):
             raise ConfigError(
-                f"attack.patch.colour has {len(self.colour)} values, but the images have {shape[0]} channels: give 1 "
-                f"value or {shape[0]}."
+                f"attack.patch.colour has {len(self.colour)} values, but the images have {shape[0]} "
+                f"channels: give 1 value or {shape[0]}."
             )
         return torch.tensor(self.colour, dtype=torch.float64).view(-1, 1, 1).expand(shape).clone()
 
@@ -191,7 +191,7 @@ def poisoned_count(fraction: float, examples: int) -> int:
 
 
 def poison_batch(batch: Batch, trigger: Trigger, target: int, fraction: float = 1.0) -> Batch:
-    """Some examples of a batch with the trigger and the target's label; the others, and their order, as before.
+    """Some examples of a batch with the trigger and the target's label; the others and the order as before.
 
     Examples of the target class are never touched: the trigger on them would teach nothing, and counts
     nothing in success. Of the rest the first `poisoned_count(fraction, b)` are taken, b being the whole
