@@ -29,14 +29,16 @@ def attack_record(cohort: Cohort, malicious: list[int], decision: Decision) -> d
 
 
 def flagged(cohort: Cohort, weights: Tensor) -> Tensor:
-    """[n] bool: whom the rule left less than half of what the plain means would have.
+    """[n] bool: whose share of the rule's whole weight is less than half of what a plain mean would give.
 
     That is half of the smaller of 1 / n and the client's share of all examples, so that weighing by
-    examples flags nobody, whatever the sizes.
+    examples flags nobody, whatever the sizes; nor does a rule that shortens everybody alike. A rule that
+    leaves no weight at all flags everybody.
     """
-    shares = cohort.examples.double() / cohort.examples.sum()
-    usual = shares.clamp(max=1 / len(cohort.partitions))
-    return weights.detach().double().cpu() < 0.5 * usual
+    examples = cohort.examples.double() / cohort.examples.sum()
+    usual = examples.clamp(max=1 / len(cohort.partitions))
+    kept = weights.detach().double().cpu()
+    return kept / kept.sum().clamp(min=torch.finfo(torch.float64).tiny) < 0.5 * usual
 
 
 def detector_counts(cohort: Cohort, malicious: list[int], weights: Tensor | None) -> dict[str, int] | None:

@@ -37,7 +37,16 @@ def test_plain_means_flag_nobody(weights):
 
 def test_half_of_the_smaller_usual_share_is_the_border():
     # Shares by examples .1 .2 .3 .4, even .25: borders .05, .1, .125, .125.
-    assert counts([0.049, 0.101, 0.124, 0.126], malicious=(0, 2)) == (2, 0, 0, 2)
+    assert counts([0.049, 0.101, 0.124, 0.726], malicious=(0, 2)) == (2, 0, 0, 2)
+
+
+def test_only_shares_matter_so_that_shortening_everybody_flags_nobody():
+    assert counts([0.01, 0.01, 0.01, 0.01]) == (0, 0, 1, 3)
+    assert counts([0.03, 0.03, 0.03, 0.01]) == (1, 0, 0, 3)
+
+
+def test_a_rule_that_trusts_nobody_flags_everybody():
+    assert counts([0.0, 0.0, 0.0, 0.0]) == (1, 3, 0, 0)
 
 
 def test_without_weights_there_is_no_detector():
