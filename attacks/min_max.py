@@ -10,7 +10,7 @@ and p one of: unit = -mean / |mean|, deviation = -std, sign = -sign(mean). The p
 in most of its tables. gamma is bisected as in their Algorithm 1, to a tolerance tau.
 
 Departures: the search starts from the interval [0, max_ij |u_i - u_j| / |p|] in place of a constant, and tau
-is relative to it, so that no scale of updates is cut off. (mean + gamma p - u_i averages to gamma p over i, so
+is relative to it, so that no scale of updates is cut off. (mean + gamma p - u_i averages to gamma p, so
 no larger gamma is feasible.) The deviation is divided by k - 1, as in the paper's code. The u_i are the
 malicious clients' own honest updates, or everybody's. A round with one malicious client sends its honest one.
 """
