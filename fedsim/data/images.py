@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, UnidentifiedImageError
 
-from fedsim.errors import DataError
+from fedsim.errors import ConfigError, DataError
 
 Pixels = npt.NDArray[np.uint8]
 _GREY = ("1", "L")
@@ -38,6 +38,23 @@ def decoded(columns: list[Any], size: int | None, name: str) -> list[Pixels]:
     except _ColourError:  # the first image was grey, a later one is not
         pixels = _pixels(everything, name, shape, grey=False, resize=size is not None)
     return np.split(pixels, np.cumsum([len(part) for part in encoded])[:-1])
+
+
+def pooled(pixels: Pixels, side: int) -> Pixels:
+    """[n, c, h, w] -> [n, c, h / side, w / side]: means of side x side blocks, halves rounded to even.
+
+    Raises:
+        ConfigError: the images cannot be cut into such blocks.
+    """
+    n, channels, height, width = pixels.shape
+    if height % side or width % side:
+        raise ConfigError(f"data.pool = {side} must divide the images' height {height} and width {width}.")
+    small = np.empty((n, channels, height // side, width // side), dtype=np.uint8)
+    for start in range(0, n, _CHUNK):  # the means of all images at once would take eight times their memory
+        part = pixels[start : start + _CHUNK]
+        blocks = part.reshape(len(part), channels, height // side, side, width // side, side)
+        small[start : start + _CHUNK] = np.rint(blocks.mean(axis=(3, 5)))
+    return small
 
 
 class _ColourError(Exception):

@@ -90,6 +90,19 @@ def test_sizes_must_agree_or_be_declared(tmp_path, place):
     assert load(tmp_path, size=6).rows.x.shape == (2, 3, 6, 6)
 
 
+def test_pooled_images_are_means_of_blocks(tmp_path, place):
+    pixels = write_images(place, size=(6, 4))
+    found = load(tmp_path, pool=2).rows.x
+    assert found.dtype == torch.uint8
+    for n, row, column, c in np.ndindex(12, 2, 3, 3):
+        block = pixels[n, 2 * row : 2 * row + 2, 2 * column : 2 * column + 2, c]
+        mean = sum(int(value) for value in block.flat) / 4
+        assert abs(int(found[n, c, row, column]) - mean) <= 0.5
+    assert torch.equal(load(tmp_path, pool=1).rows.x, load(tmp_path).rows.x)
+    with pytest.raises(ConfigError, match=r"data.pool = 4 must divide the images' height 4 and width 6"):
+        load(tmp_path, pool=4)
+
+
 @pytest.mark.parametrize(
     ("item", "message"),
     [
@@ -245,6 +258,7 @@ def test_a_failed_download_gives_its_reason(monkeypatch):
         ({"name": "a/b", "test_fraction": 0.0}, "test_fraction must lie between 0 and 1, found 0"),
         ({"name": "a/b", "limit": 0}, "limit must be at least 1, found 0"),
         ({"name": "a/b", "size": -2}, "size must be at least 1, found -2"),
+        ({"name": "a/b", "pool": 0}, "pool must be at least 1, found 0"),
     ],
 )
 def test_illegal_fields_are_named(fields, message):
