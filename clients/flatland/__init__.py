@@ -1,0 +1,1 @@
+"""FlatLand: personalised graph federations in tailored Lorentz space."""
