@@ -59,6 +59,43 @@ def run_command(
         raise typer.Exit(exit_code(outcomes))
 
 
+@app.command("sweep")
+def sweep_command(
+    file: File,
+    overrides: Overrides = [],  # noqa: B006
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="DIR", help="Folder of the sweep; else runs/NAME/sweep.")
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="The folder must hold a sweep; what is finished is kept anyway.")
+    ] = False,
+    cells: Annotated[
+        list[str],
+        typer.Option("--cells", metavar="AXIS=LABEL,LABEL", help="Play these cells only; may be repeated."),
+    ] = [],  # noqa: B006
+    seeds: Annotated[
+        str | None, typer.Option("--seeds", metavar="N,N", help="Play these seeds of the file only.")
+    ] = None,
+    jobs: Annotated[int | None, typer.Option("--jobs", help="Runs at a time; else one per core.")] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Run every cell of a file's [sweep] table with every seed: tables, heat maps, resumable."""
+    with clear_errors():
+        from fedsim.sweep.command import seed_list, sweep
+
+        code = sweep(
+            file,
+            overrides,
+            out=out,
+            resume=resume,
+            filters=cells,
+            seeds=seed_list(seeds),
+            jobs=jobs,
+            talk=not quiet,
+        )
+        raise typer.Exit(code)
+
+
 @app.command("check")
 def check_command(file: File, overrides: Overrides = []) -> None:  # noqa: B006
     """Look at an experiment before running it: data, sizes, memory, workers."""
