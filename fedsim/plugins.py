@@ -27,6 +27,7 @@ from typing import Any
 from pydantic import PydanticSchemaGenerationError, TypeAdapter, ValidationError
 
 from fedsim.errors import ConfigError, PluginError, attributed
+from fedsim.kept_process import kept_process
 from fedsim.toml import describe_error, nearest, shown
 
 GROUPS = (
@@ -118,7 +119,8 @@ def resolve(group: str, kind: str, path: str) -> Any:
 def _import(target: str, path: str) -> Any:
     module_name, _, attributes = target.partition(":")
     try:
-        found: Any = importlib.import_module(module_name)
+        with kept_process():
+            found: Any = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:  # a plugin's module may raise anything
         raise PluginError(
             f"{path}.kind: {target!r}: importing {module_name!r} raised {type(error).__name__}: {error}"

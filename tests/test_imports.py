@@ -9,8 +9,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("fedsim", "strategies", "clients", "attacks")
 SIBLINGS = PACKAGES[1:]
-CORE = {"errors", "contracts", "params", "metrics", "rng", "threat", "federation"}
-FRAME = {"errors", "toml", "config_tables", "config", "plugins"}
+CORE = {"kept_process", "errors", "contracts", "params", "metrics", "rng", "threat", "federation"}
+FRAME = {"kept_process", "errors", "toml", "config_tables", "config", "plugins"}
 
 
 def module_of(path: Path) -> str:

@@ -154,6 +154,15 @@ def test_a_module_that_raises_is_named(tmp_path, monkeypatch):
         resolve("clients", "my_broken_module:X", "client")
 
 
+@pytest.mark.parametrize("words", ["import os; os._exit(0)", "from os import _exit; _exit(0)"])
+def test_a_module_that_ends_the_process_is_named(tmp_path, monkeypatch, words):
+    (tmp_path / "my_ending_module.py").write_text(words + "\n", encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "my_ending_module", raising=False)
+    with pytest.raises(PluginError, match=r"importing 'my_ending_module' raised SystemExit: os._exit\(0\)"):
+        resolve("clients", "my_ending_module:X", "client")
+
+
 def test_options_tell_types_and_defaults():
     by_name = {option.name: option for option in options_of(Sgd)}
     assert (by_name["learning_rate"].type, by_name["learning_rate"].default) == ("float", ...)

@@ -29,9 +29,7 @@ from fedsim.run.private_store import PrivateStore
 from fedsim.run.runner import run
 
 app = ServerApp()
-UNUSED = (
-    "note: engine.chunk and engine.private_memory are of no effect here: every SuperNode holds its own client."
-)
+UNUSED = "note: engine.chunk and engine.private_memory are of no effect: a SuperNode holds its own client."
 
 
 @app.main()

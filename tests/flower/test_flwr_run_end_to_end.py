@@ -81,7 +81,9 @@ class Broken:
 
 def test_an_interrupted_run_leaves_no_process_behind(file, tmp_path):
     command = [sys.executable, "-m", "fedsim.flower.flwr_run", str(file), "--out", str(tmp_path / "out")]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    # A shell's background job (`nohup ... &`) ignores interrupts, and so does every child of it
+    with subprocess.Popen(command, **pipes, preexec_fn=_interruptible) as process:
         for line in process.stdout:
             if "Starting Flower Simulation" in line:
                 break
@@ -92,6 +94,10 @@ def test_an_interrupted_run_leaves_no_process_behind(file, tmp_path):
     assert process.returncode == 130, errors
     assert "Interrupted" in errors
     assert not [pid for pid in started if processes._alive(pid)]
+
+
+def _interruptible():
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def test_a_wrong_number_of_supernodes_is_refused_with_the_command(file, tmp_path):

@@ -15,7 +15,7 @@ from fedsim.flower.foreign.result import summary_lines
 
 APPS = Path(__file__).parent / "apps"
 EVERYONE = {  # arithmetic that is exact in any order, and no draws, so that Flower's order does not matter
-    "message_api": "num-server-rounds=2 fraction-train=1.0",
+    "message_api": "num-server-rounds=2 fraction-train=1.0 nodes=8",
     "push_pull": "rounds=2 cohort=8 noise=1",
     "client_fn": "num-server-rounds=2",
 }

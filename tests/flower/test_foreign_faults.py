@@ -8,6 +8,7 @@ import pytest
 
 import fedsim.flower.session as session
 from fedsim.engine.options import EngineOptions
+from fedsim.errors import ConfigError
 from fedsim.flower.foreign.app import run_app
 from fedsim.flower.foreign.result import summary_lines
 
@@ -34,6 +35,12 @@ class Recorder:
     def run(self, broadcast, tasks, round):
         self.calls.append(tasks)
         return self.engine.run(broadcast, tasks, round)
+
+    def take_incidents(self):
+        return self.engine.take_incidents()
+
+    def take_packing(self):
+        return self.engine.take_packing()
 
     def close(self):
         self.engine.close()
@@ -145,3 +152,61 @@ def test_waiting_for_more_clients_than_there_are_ends_with_a_clear_line(tmp_path
     assert "waits for 9 clients, but the run has 5" in result.error
     one = play("message_api", tmp_path, clients=1)
     assert "waits for more nodes than the run's 1" in one.error
+
+
+PROJECT = """
+[project]
+name = "quiet"
+version = "1.0"
+[tool.flwr.app]
+publisher = "tests"
+[tool.flwr.app.components]
+serverapp = "quiet:server"
+clientapp = "quiet:client"
+[tool.flwr.app.config]
+output = ""
+"""
+QUIET = """
+import os
+from flwr.serverapp import ServerApp
+from flwr.clientapp import ClientApp
+server, client = ServerApp(), ClientApp()
+
+@server.main()
+def main(grid, context):
+    {body}
+"""
+
+
+def written(folder, body, start=""):
+    (folder / "pyproject.toml").write_text(PROJECT)
+    (folder / "quiet.py").write_text(start + QUIET.format(body=body))
+    return run_app(folder, clients=2, engine=EngineOptions(workers=1), apart=False)
+
+
+def test_a_server_that_sends_nothing_is_said_to_have_sent_nothing(tmp_path):
+    result = written(tmp_path, "pass")
+    assert (result.status, result.exit_code, result.messages) == ("no messages", 0, 0)
+    lines = summary_lines(result)
+    assert "no messages in" in lines[0]
+    assert "note: The ServerApp sent no message to any client: nothing was federated." in lines
+
+
+def test_a_server_that_ends_the_process_has_failed(tmp_path):
+    result = written(tmp_path, "os._exit(0)")
+    assert (result.status, result.exit_code) == ("failed", 1)
+    assert "os._exit(0)" in result.error
+
+
+def test_a_module_that_ends_the_process_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match=r"cannot be imported: SystemExit: os._exit\(0\)"):
+        written(tmp_path, "pass", "import os; os._exit(0)\n")
+
+
+def test_a_client_whose_process_ended_leaves_events(tmp_path):
+    result = play(
+        "message_api", tmp_path, 'fail="die:2" num-server-rounds=1', workers=2, clients=4, allowed=1.0
+    )
+    first = result.incidents[0]
+    assert (first.kind, first.items, first.remedy) == ("died", (2,), "retried")
+    assert any(line.startswith("event: round ") for line in summary_lines(result))

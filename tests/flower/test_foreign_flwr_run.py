@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 
 APPS = Path(__file__).parent / "apps"
 EVERYONE = {
-    "message_api": "num-server-rounds=2 fraction-train=1.0",
+    "message_api": "num-server-rounds=2 fraction-train=1.0 nodes=8",
     "push_pull": "rounds=2 cohort=8 noise=1",
     "client_fn": "num-server-rounds=2",
 }

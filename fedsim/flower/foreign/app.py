@@ -30,9 +30,10 @@ from fedsim.flower.foreign.loading import load_component
 from fedsim.flower.foreign.modules import AppModules
 from fedsim.flower.foreign.observed import Observation, observed
 from fedsim.flower.foreign.patch import replaced
-from fedsim.flower.foreign.result import AppResult
+from fedsim.flower.foreign.result import NOTHING_SENT, AppResult
 from fedsim.flower.grid import EngineGrid, run_id
 from fedsim.flower.session import open_grid
+from fedsim.kept_process import kept_process
 from fedsim.rng import derive, seeded_globals
 
 _log = logging.getLogger("fedsim")
@@ -131,7 +132,8 @@ def _serve(server_app: ServerApp, grid: EngineGrid, context: Context) -> tuple[O
     """Run the ServerApp; whatever it raises is its failure, not ours."""
     with observed(grid) as seen, one_call_per_round(grid):
         try:
-            server_app(grid=grid, context=context)
+            with kept_process():
+                server_app(grid=grid, context=context)
         except SystemExit as error:
             if error.code in (None, 0):
                 return seen, _Trouble()
@@ -156,9 +158,10 @@ def _result(
 ) -> AppResult:
     ledger = grid.ledger
     error = trouble.error or ledger.verdict(max_failed_fraction)
+    notes = tuple(ledger.notes) if ledger.messages else (*ledger.notes, NOTHING_SENT)
     return AppResult(
         app=f"{app.publisher}/{app.name} {app.version}",
-        status="failed" if error else "completed",
+        status="failed" if error else "completed" if ledger.messages else "no messages",
         error=error,
         traceback=trouble.traceback,
         clients=setup.clients,
@@ -166,7 +169,8 @@ def _result(
         workers=workers,
         messages=ledger.messages,
         failures=tuple(ledger.failures),
-        notes=tuple(ledger.notes),
+        notes=notes,
+        incidents=tuple(grid.take_incidents()),
         strategy=seen.strategy,
         arrays=seen.numpy(),
         metrics=seen.metrics(),

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from fedsim.errors import ConfigError
 from fedsim.flower.foreign.description import AppDescription
 from fedsim.flower.foreign.modules import AppModules
+from fedsim.kept_process import kept_process
 
 Component = TypeVar("Component")
 
@@ -21,7 +22,8 @@ def load_component(
         ConfigError: it cannot be imported, or is not what it should be.
     """
     try:
-        found: Any = modules.load(reference)
+        with kept_process():
+            found: Any = modules.load(reference)
     except ModuleNotFoundError as error:
         raise ConfigError(_missing(modules, app, kind, reference, error)) from error
     except (Exception, SystemExit) as error:  # the boundary: foreign code

@@ -10,9 +10,11 @@ import torch
 from numpy.typing import NDArray
 
 from fedsim.contracts import Failure
+from fedsim.engine.contract import Incident
 from fedsim.params import digest
 
 _MOST_FAILURES = 5  # that the summary spells out
+NOTHING_SENT = "The ServerApp sent no message to any client: nothing was federated."
 _MOST_ROUNDS = 3  # whose metrics the summary shows
 
 
@@ -22,7 +24,8 @@ class AppResult:
 
     Attributes:
         app: `publisher/name version`.
-        status: `completed`; `failed` where the ServerApp raised or too many messages failed.
+        status: `completed`; `failed` where the ServerApp raised or too many messages failed; `no messages`
+            where it ended well and never sent one, so that nothing was federated (exit code 0 all the same).
         error: one line, or "".
         traceback: of the ServerApp's exception, or "".
         clients: number of partitions.
@@ -30,6 +33,7 @@ class AppResult:
         workers: of the engine.
         messages: that the ServerApp sent to clients.
         failures: the ledger.
+        incidents: what was lost in the workers, and what was done about it.
         notes: what was changed or looks wrong without being a failure.
         strategy: class of the strategy that ran last, or "" where the app has its own loop.
         arrays: that strategy's final model by name; None where there was no strategy or nothing to average.
@@ -39,7 +43,7 @@ class AppResult:
     """
 
     app: str
-    status: Literal["completed", "failed"]
+    status: Literal["completed", "failed", "no messages"]
     error: str
     traceback: str
     clients: int
@@ -47,6 +51,7 @@ class AppResult:
     workers: int
     messages: int
     failures: tuple[Failure, ...]
+    incidents: tuple[Incident, ...]
     notes: tuple[str, ...]
     strategy: str
     arrays: Mapping[str, NDArray[Any]] | None
@@ -56,7 +61,7 @@ class AppResult:
     @property
     def exit_code(self) -> int:
         """For the command line."""
-        return 0 if self.status == "completed" else 1
+        return 1 if self.status == "failed" else 0
 
     @property
     def model_sha256(self) -> str | None:
@@ -83,6 +88,12 @@ def summary_lines(result: AppResult) -> list[str]:
     elif not result.strategy:
         lines.append("No strategy of Flower's ran, so there is no final model to show.")
     lines += [f"note: {note}" for note in result.notes]
+    for one in result.incidents[:_MOST_FAILURES]:
+        partitions = ", ".join(map(str, one.items)) or "none"
+        lines.append(
+            f"event: round {one.round}, worker {one.worker}, clients {partitions}: {one.kind}, {one.remedy}: "
+            f"{one.message}"
+        )
     if result.failures:
         lines += _failure_lines(result)
     lines += (result.traceback or _first_traceback(result)).splitlines()

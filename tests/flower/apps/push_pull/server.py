@@ -14,7 +14,10 @@ def main(grid, context):
     SIDE.append("server")
     vector, shared = np.zeros(3), []
     for _ in range(context.run_config["rounds"]):
-        nodes = cohort(list(grid.get_node_ids()), context.run_config["cohort"])
+        size = context.run_config["cohort"]
+        while len(list(grid.get_node_ids())) < size:  # Flower's simulation registers them one by one
+            time.sleep(0.1)
+        nodes = cohort(list(grid.get_node_ids()), size)
         content = RecordDict({"model": ArrayRecord({"vector": Array(vector)})})
         ids = set(grid.push_messages([Message(content, node, "train.custom") for node in nodes]))
         vectors, weights = [], []

@@ -1,4 +1,5 @@
 import json
+import time
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,9 @@ def lifespan(context):
 @app.main()
 def main(grid, context):
     nodes = list(grid.get_node_ids())
+    while len(nodes) < context.run_config["nodes"]:  # Flower's simulation registers them one by one
+        time.sleep(0.1)
+        nodes = list(grid.get_node_ids())
     told = grid.send_and_receive([Message(RecordDict(), node, "query") for node in nodes])
     partitions = sorted(reply.content["told"]["partition"] for reply in told if reply.has_content())
     word = RecordDict({"word": ConfigRecord({"word": "hello"})})
