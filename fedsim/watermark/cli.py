@@ -148,6 +148,48 @@ def verify_command(
             typer.echo(line)
 
 
+@app.command("audit")
+def audit_command(
+    data: Data,
+    parts: Annotated[
+        list[str], typer.Option("--part", help="claims, forgery or cost; may be repeated; else all.")
+    ] = [],  # noqa: B006
+    models: Annotated[int, typer.Option(help="Unmarked models to claim.")] = 20,
+    keys: Annotated[int, typer.Option(help="Claims on each, with fresh sets and a fresh key.")] = 50,
+    sets: Annotated[int, typer.Option(help="T, sets of nodes.")] = 4,
+    size: Annotated[
+        int | None, typer.Option(help="Nodes of a set; else 0.005 of the training nodes.")
+    ] = None,
+    secrets: Annotated[int, typer.Option(help="Keys that the forger grinds.")] = 10_000,
+    candidates: Annotated[int, typer.Option(help="Random sets that the forger knows.")] = 600,
+    swaps: Annotated[int, typer.Option(help="Nodes that the forger tries to exchange.")] = 400,
+    seed: Seed = 0,
+    overrides: Overrides = [],  # noqa: B006
+    mirror: Mirror = None,
+    as_json: AsJson = False,
+) -> None:
+    """Measure false claims on unmarked models, forgeries, and what a mark costs on isolated nodes."""
+    with clear_errors():
+        from fedsim.watermark.commands import audit
+        from fedsim.watermark.forgery import Effort
+
+        effort = Effort(candidates=candidates, swaps=swaps, secrets=secrets)
+        for line in audit(
+            data,
+            parts,
+            overrides,
+            models=models,
+            keys=keys,
+            sets=sets,
+            size=size,
+            effort=effort,
+            seed=seed,
+            mirror=mirror,
+            as_json=as_json,
+        ):
+            typer.echo(line)
+
+
 @app.command("serve")
 def serve_command(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="A safetensors model.", show_default=False)],

@@ -16,7 +16,9 @@ from fedsim.plugins import build
 from fedsim.run.atomic_files import finite, save_json, save_tensors
 from fedsim.run.threads import one_thread
 from fedsim.toml import apply_override, nearest
+from fedsim.watermark.audit import PARTS, Audit, audit_lines
 from fedsim.watermark.embedding import Embedding, Mark, accuracy, train
+from fedsim.watermark.forgery import Effort
 from fedsim.watermark.forward import GraphModel
 from fedsim.watermark.key import (
     SECRET_BYTES,
@@ -192,6 +194,44 @@ def verdict_lines(verdict: Verdict) -> Iterator[str]:
         )
     yield f"level     alpha {level.alpha:g} / {level.budget} keys: p must be at most {level.threshold:.3g}"
     yield f"verdict   {'MARKED: the suspect carries the mark' if verdict.marked else 'NOT PROVEN'}"
+
+
+def audit(
+    data: str,
+    parts: Sequence[str],
+    overrides: Sequence[str],
+    *,
+    models: int,
+    keys: int,
+    sets: int,
+    size: int | None,
+    effort: Effort,
+    seed: int = 0,
+    mirror: str | None = None,
+    as_json: bool = False,
+) -> Iterator[str]:
+    """Lines, or JSON, of the parts of an audit."""
+    for part in parts:
+        if part not in PARTS:
+            raise ConfigError(f"--part {part}: is unknown{nearest(part, PARTS)}")
+    table, options = tables(overrides)
+    plan = Audit(
+        graph=read_graph(data, mirror),
+        table=table,
+        options=options,
+        sets=sets,
+        size=size,
+        models=models,
+        keys=keys,
+        seed=seed,
+        effort=effort,
+    )
+    with one_thread():
+        found = plan.run(parts or PARTS)
+    if as_json:
+        yield _json(found)
+    else:
+        yield from audit_lines(found)
 
 
 def serve(

@@ -116,6 +116,7 @@ def _post(address: str, x: Tensor, edge_index: Tensor) -> Any:
         with urllib.request.urlopen(request, timeout=TIMEOUT) as reply:
             content = json.loads(reply.read())
     except urllib.error.HTTPError as error:
+        error.close()
         raise ConfigError(f"{address}: answers with HTTP status {error.code}.") from None
     except (OSError, http.client.HTTPException) as error:
         reason = getattr(error, "reason", error)
