@@ -100,7 +100,7 @@ def sweep_command(
 def check_command(file: File, overrides: Overrides = []) -> None:  # noqa: B006
     """Look at an experiment before running it: data, sizes, memory, workers."""
     with clear_errors():
-        from fedsim.report.preflight import print_preflight
+        from fedsim.report.check import print_preflight
 
         print_preflight(file, overrides)
 

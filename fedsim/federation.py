@@ -1,8 +1,8 @@
 """How the round loop reaches its clients: one protocol, two ways.
 
 `fedsim.run.engine_federation.EngineFederation` runs clients in the engine's workers;
-`fedsim.flower.federation.GridFederation` reaches them through a Flower grid: our own, Flower's simulation,
-or SuperNodes on other machines.
+`fedsim.flower.grid_federation.GridFederation` reaches them through a Flower grid: our own, Flower's
+simulation, or SuperNodes on other machines.
 """
 
 from collections.abc import Sequence

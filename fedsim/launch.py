@@ -12,8 +12,8 @@ from rich.console import Console
 from fedsim.config import Experiment, load
 from fedsim.plugins import search_in
 from fedsim.report.curves import draw_curves
+from fedsim.report.outcome_tables import print_outcomes
 from fedsim.report.progress import LiveProgress, PlainProgress
-from fedsim.report.tables import print_outcomes
 from fedsim.report.trackers import TRACKERS, Observers
 from fedsim.run.atomic_files import finite
 from fedsim.run.directory import RunDirectory, fresh_folder, latest_folder

@@ -111,7 +111,7 @@ def test_training_knows_only_the_engine_s_contract():
     for module in FILES:
         if module.startswith("fedsim.training"):
             assert {name for name in local(module) if name.startswith("fedsim.engine.")} <= {
-                "fedsim.engine.contract"
+                "fedsim.engine.protocols"
             }, module
 
 

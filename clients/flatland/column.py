@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from clients.flatland.lorentz import Activation
 from clients.flatland.stack import DecoupledStack, Watch
 from clients.models.checks import at_least, is_rate, require_task
-from clients.models.stacked import inputs, linear
 from clients.models.stacked_edges import along, normalised, pooling
+from clients.models.stacked_layers import inputs, linear
 from fedsim.contracts import DataSpec, StackedBatch, Tensors
 
 

@@ -25,8 +25,8 @@ from clients.flatland.geometry import (
 from clients.flatland.layers import Map, space_coordinates
 from clients.flatland.stack import DecoupledStack, Watch
 from clients.models.checks import at_least, is_rate, require_task
-from clients.models.stacked import inputs, linear
 from clients.models.stacked_edges import along, normalised, pooling
+from clients.models.stacked_layers import inputs, linear
 from fedsim.contracts import Batch, DataSpec, StackedBatch, Tensors
 
 TANGENT_LIMIT = 3.0  # length of a feature vector in the tangent space; longer ones are shortened

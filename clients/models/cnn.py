@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from clients.models.checks import at_least, is_rate
 from clients.models.dropout import draw_masks, drop
-from clients.models.images import channels_last, image_shape
+from clients.models.image_input import channels_last, image_shape
 from fedsim.contracts import Batch, DataSpec, Tensors
 from fedsim.errors import ConfigError
 

@@ -7,9 +7,10 @@ import torch
 from torch import Tensor, nn
 
 from clients.models.dropout import draw_masks, drop
+from clients.models.graph_table import GraphTable
 from clients.models.readout import Readout, read_out
-from clients.models.stacked import inputs, layer, linear
 from clients.models.stacked_edges import along, pooling
+from clients.models.stacked_layers import inputs, layer, linear
 from fedsim.contracts import Batch, DataSpec, StackedBatch, Tensors
 
 
@@ -45,6 +46,20 @@ class ConvolutionStack(nn.Module):
         self.dropout = dropout
         self.readout: Readout = readout
         self.masks = {f"dropout.{index}": hidden for index in range(below)}
+
+    @classmethod
+    def of(
+        cls, table: GraphTable, convolution: Callable[[int, int], nn.Module], spec: DataSpec
+    ) -> "ConvolutionStack":
+        """The stack that a model's table describes."""
+        return cls(
+            convolution,
+            spec,
+            hidden=table.hidden,
+            layers=table.layers,
+            dropout=table.dropout,
+            readout=table.readout,
+        )
 
     def edges(self, batch: Batch) -> tuple[Tensor | None, ...]:
         """What a convolution is given besides the states."""

@@ -7,55 +7,28 @@ only hidden states are dropped.
 
 from dataclasses import dataclass
 from functools import partial
+from typing import ClassVar
 
 from torch import Tensor, nn
 from torch_geometric.nn import GCNConv
 from torch_geometric.nn.conv.gcn_conv import gcn_norm
 
-from clients.models.checks import at_least, is_rate, require_task
 from clients.models.convolution_stack import ConvolutionStack
-from clients.models.readout import Readout
-from clients.models.stacked import linear
+from clients.models.graph_table import GraphTable
 from clients.models.stacked_edges import along, normalised
+from clients.models.stacked_layers import linear
 from fedsim.contracts import Batch, DataSpec, StackedBatch, Tensors
 
 
 @dataclass(frozen=True, kw_only=True)
-class Gcn:
-    """Nodes: the last convolution gives the logits. Graphs: a readout and a linear layer follow it.
+class Gcn(GraphTable):
+    """Nodes: the last convolution gives the logits. Graphs: a readout and a linear layer follow it."""
 
-    Attributes:
-        hidden: units of every hidden state.
-        layers: convolutions.
-        dropout: share of hidden units dropped in training.
-        readout: how a graph's node states become one; of no effect on nodes.
-    """
+    name: ClassVar[str] = "gcn"
 
-    hidden: int = 64
-    layers: int = 2
-    dropout: float = 0.5
-    readout: Readout = "mean"
-
-    def __post_init__(self) -> None:
-        at_least("hidden", self.hidden, 1)
-        at_least("layers", self.layers, 1)
-        is_rate("dropout", self.dropout)
-
-    def build(self, spec: DataSpec) -> nn.Module:
-        """The module for nodes or graphs.
-
-        Raises:
-            ConfigError: the data are rows.
-        """
-        require_task("gcn", spec, "nodes", "graphs")
-        return GcnModel(
-            partial(GCNConv, normalize=False),
-            spec,
-            hidden=self.hidden,
-            layers=self.layers,
-            dropout=self.dropout,
-            readout=self.readout,
-        )
+    def module(self, spec: DataSpec) -> nn.Module:
+        """Convolutions that leave the normalisation to the stack."""
+        return GcnModel.of(self, partial(GCNConv, normalize=False), spec)
 
 
 class GcnModel(ConvolutionStack):

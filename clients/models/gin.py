@@ -7,49 +7,40 @@ layers, unlike the paper's experiments: its statistics would differ from client 
 
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch_geometric.nn import GINConv
 
-from clients.models.checks import at_least, is_rate, require_task
 from clients.models.dropout import draw_masks, drop
+from clients.models.graph_table import GraphTable
 from clients.models.readout import Readout, read_out
-from clients.models.stacked import inputs, linear
 from clients.models.stacked_edges import along, pooling, sum_of_neighbours
+from clients.models.stacked_layers import inputs, linear
 from fedsim.contracts import Batch, DataSpec, StackedBatch, Tensors
 
 
 @dataclass(frozen=True, kw_only=True)
-class Gin:
+class Gin(GraphTable):
     """Sum aggregation, each layer a perceptron with one hidden layer; a linear head on all layers.
 
     Attributes:
-        hidden: units of every hidden state, and inside every perceptron.
         layers: convolutions.
         dropout: share of each layer's output units dropped in training.
         learn_eps: train the weight 1 + eps of a node's own state (GIN-eps); else eps = 0 (GIN-0).
         readout: how a graph's node states become one; of no effect on nodes.
     """
 
-    hidden: int = 64
+    name: ClassVar[str] = "gin"
+
     layers: int = 3
     dropout: float = 0.0
     learn_eps: bool = False
     readout: Readout = "sum"
 
-    def __post_init__(self) -> None:
-        at_least("hidden", self.hidden, 1)
-        at_least("layers", self.layers, 1)
-        is_rate("dropout", self.dropout)
-
-    def build(self, spec: DataSpec) -> nn.Module:
-        """The module for nodes or graphs.
-
-        Raises:
-            ConfigError: the data are rows.
-        """
-        require_task("gin", spec, "nodes", "graphs")
+    def module(self, spec: DataSpec) -> nn.Module:
+        """Convolutions, and a head that sees the states of all layers."""
         return GinModel(self, spec)
 
 

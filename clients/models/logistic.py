@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from clients.models.checks import require_task
-from clients.models.stacked import inputs, layer, linear
+from clients.models.stacked_layers import inputs, layer, linear
 from fedsim.contracts import Batch, DataSpec, StackedBatch, Tensors
 
 

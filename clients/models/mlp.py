@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from clients.models.checks import at_least, is_rate, require_task
 from clients.models.dropout import draw_masks, drop
-from clients.models.stacked import inputs, layer, linear
+from clients.models.stacked_layers import inputs, layer, linear
 from fedsim.contracts import Batch, DataSpec, StackedBatch, Tensors
 from fedsim.errors import ConfigError
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from clients.models.checks import at_least
-from clients.models.images import channels_last, image_shape
+from clients.models.image_input import channels_last, image_shape
 from fedsim.contracts import Batch, DataSpec, Tensors
 from fedsim.errors import ConfigError
 

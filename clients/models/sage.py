@@ -7,58 +7,35 @@ map. Neighbours are not sampled. Line 7, scaling states to unit length, is an op
 
 from dataclasses import dataclass
 from functools import partial
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch_geometric.nn import SAGEConv
 
-from clients.models.checks import at_least, is_rate, require_task
 from clients.models.convolution_stack import ConvolutionStack
-from clients.models.readout import Readout
-from clients.models.stacked import linear
+from clients.models.graph_table import GraphTable
 from clients.models.stacked_edges import along, mean_of_neighbours
+from clients.models.stacked_layers import linear
 from fedsim.contracts import DataSpec, StackedBatch, Tensors
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sage:
+class Sage(GraphTable):
     """Nodes: the last convolution gives the logits. Graphs: a readout and a linear layer follow it.
 
     Attributes:
-        hidden: units of every hidden state.
-        layers: convolutions.
-        dropout: share of hidden units dropped in training.
         normalize: scale the output of every convolution to unit length, before the activation.
-        readout: how a graph's node states become one; of no effect on nodes.
     """
 
-    hidden: int = 64
-    layers: int = 2
-    dropout: float = 0.5
+    name: ClassVar[str] = "sage"
+
     normalize: bool = False
-    readout: Readout = "mean"
 
-    def __post_init__(self) -> None:
-        at_least("hidden", self.hidden, 1)
-        at_least("layers", self.layers, 1)
-        is_rate("dropout", self.dropout)
-
-    def build(self, spec: DataSpec) -> nn.Module:
-        """The module for nodes or graphs.
-
-        Raises:
-            ConfigError: the data are rows.
-        """
-        require_task("sage", spec, "nodes", "graphs")
-        return SageModel(
-            partial(SAGEConv, normalize=self.normalize),
-            spec,
-            hidden=self.hidden,
-            layers=self.layers,
-            dropout=self.dropout,
-            readout=self.readout,
-        )
+    def module(self, spec: DataSpec) -> nn.Module:
+        """SAGE convolutions one after the other."""
+        return SageModel.of(self, partial(SAGEConv, normalize=self.normalize), spec)
 
 
 class SageModel(ConvolutionStack):

@@ -6,7 +6,7 @@ from torch_geometric.nn.conv.gcn_conv import gcn_norm
 
 from clients.models.readout import Readout
 from clients.models.sparse import Sparse
-from clients.models.stacked import kept
+from clients.models.stacked_layers import kept
 from fedsim.contracts import Batch, StackedBatch
 
 

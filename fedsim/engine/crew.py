@@ -6,8 +6,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-from fedsim.engine.contract import Setup, Task
 from fedsim.engine.events import Died, Event, Ready, Refused, Trouble, one_line
+from fedsim.engine.protocols import Setup, Task
 from fedsim.engine.schedule import Batch, Job
 from fedsim.engine.share import Parcel, pack
 from fedsim.errors import WorkerError

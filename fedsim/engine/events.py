@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fedsim.engine.contract import Handler, Task
+from fedsim.engine.protocols import Handler, Task
 from fedsim.engine.share import Parcel, pack
 
 

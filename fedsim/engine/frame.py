@@ -5,12 +5,12 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
-from fedsim.engine.contract import Incident, Task
+from fedsim.engine.protocols import Incident, Task
 from fedsim.errors import WorkerError
 
 
 class FramedEngine(ABC):
-    """Implements `fedsim.engine.contract.Engine` around `_compute`; also a context manager."""
+    """Implements `fedsim.engine.protocols.Engine` around `_compute`; also a context manager."""
 
     def __init__(self) -> None:
         self._packing = 0.0  # seconds since they were last taken

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 
 from fedsim.contracts import Failure
-from fedsim.engine.contract import Handler, Incident, Remedy, Setup, Task, WorkerPlace
 from fedsim.engine.events import Trouble, run_checked
 from fedsim.engine.frame import FramedEngine
 from fedsim.engine.processes import working_driver
+from fedsim.engine.protocols import Handler, Incident, Remedy, Setup, Task, WorkerPlace
 from fedsim.errors import WorkerError
 
 

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from fedsim.contracts import Failure
-from fedsim.engine.contract import Incident, Task
 from fedsim.engine.crew import Crew, Seat, Seats
 from fedsim.engine.events import Died, Done, Event, Raised, Trouble
 from fedsim.engine.frame import FramedEngine
+from fedsim.engine.protocols import Incident, Task
 from fedsim.engine.schedule import Queue, Trial, after_loss, divide, remedy_of
 from fedsim.engine.share import Parcel, unpack
 

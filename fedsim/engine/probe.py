@@ -7,8 +7,8 @@ from typing import Any
 import torch
 
 from fedsim.contracts import Failure
-from fedsim.engine.contract import Handler, Task, WorkerPlace
 from fedsim.engine.options import EngineOptions, usable_cores
+from fedsim.engine.protocols import Handler, Task, WorkerPlace
 from fedsim.engine.start import start
 from fedsim.errors import WorkerError
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from fedsim.engine.contract import Handler, WorkerPlace
 from fedsim.engine.events import Event, Raised, Ready, Refused, Trouble, perform
 from fedsim.engine.processes import settle
+from fedsim.engine.protocols import Handler, WorkerPlace
 from fedsim.engine.share import Bytes, Parcel, address_of, empty_chunk, unpack, writable
 
 

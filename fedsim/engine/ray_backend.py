@@ -19,10 +19,10 @@ from typing import Any
 
 import torch
 
-from fedsim.engine.contract import Setup, Task
 from fedsim.engine.crew import pack_holdings
 from fedsim.engine.events import Died, Done, Event, Raised, Trouble
 from fedsim.engine.options import EngineOptions, resolve_device
+from fedsim.engine.protocols import Setup, Task
 from fedsim.engine.ray_actor import RayActor, owned, shippable
 from fedsim.engine.share import Parcel, pack
 from fedsim.errors import WorkerError

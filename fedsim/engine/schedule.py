@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from fedsim.engine.contract import Remedy, Task
+from fedsim.engine.protocols import Remedy, Task
 
 
 class Trial(Enum):

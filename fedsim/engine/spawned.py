@@ -12,10 +12,10 @@ from typing import Any
 
 from fedsim.engine.arena import Arena, place
 from fedsim.engine.channel import Channel
-from fedsim.engine.contract import Setup, Task
 from fedsim.engine.crew import pack_holdings
 from fedsim.engine.events import Died, Event, Raised, Trouble
 from fedsim.engine.nursery_link import NurseryLink
+from fedsim.engine.protocols import Setup, Task
 from fedsim.engine.share import pack, unpack
 from fedsim.engine.worker import Call, Hello
 

@@ -4,7 +4,6 @@ from typing import Any
 
 import torch
 
-from fedsim.engine.contract import Setup
 from fedsim.engine.in_process import DriverEngine
 from fedsim.engine.options import (
     EngineOptions,
@@ -14,6 +13,7 @@ from fedsim.engine.options import (
     worker_device,
 )
 from fedsim.engine.pooled import PooledEngine
+from fedsim.engine.protocols import Setup
 from fedsim.engine.spawned import SpawnedCrew
 
 

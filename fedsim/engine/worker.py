@@ -13,10 +13,10 @@ from typing import Any
 
 from fedsim.engine.arena import Placed, view
 from fedsim.engine.channel import Channel
-from fedsim.engine.contract import Handler, Task, WorkerPlace
 from fedsim.engine.events import Raised, Ready, Refused, Trouble, perform
 from fedsim.engine.options import worker_device
 from fedsim.engine.processes import end_with_parent, settle
+from fedsim.engine.protocols import Handler, Task, WorkerPlace
 from fedsim.engine.share import Parcel, unpack
 
 

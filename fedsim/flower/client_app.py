@@ -18,9 +18,9 @@ from flwr.app import Context, UserConfig
 
 import fedsim
 from fedsim.config import Experiment, load
-from fedsim.engine.contract import Handler, Task, WorkerPlace
 from fedsim.engine.options import EngineOptions, resolve_device, worker_device
 from fedsim.engine.processes import working_driver
+from fedsim.engine.protocols import Handler, Task, WorkerPlace
 from fedsim.errors import ConfigError
 from fedsim.flower.client_side import client_app
 from fedsim.plugins import search_in

@@ -22,7 +22,7 @@ from flwr.clientapp import ClientApp
 from flwr.common.constant import NUM_PARTITIONS_KEY, PARTITION_ID_KEY
 
 from fedsim.contracts import Failure
-from fedsim.engine.contract import Task, WorkerPlace
+from fedsim.engine.protocols import Task, WorkerPlace
 from fedsim.errors import ConfigError
 from fedsim.flower.foreign.modules import AppModules
 from fedsim.flower.refusal import reason_to_refuse

@@ -15,7 +15,7 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from fedsim.contracts import Failure, LocalEvaluation, LocalUpdate
-from fedsim.engine.contract import Handler, Task
+from fedsim.engine.protocols import Handler, Task
 from fedsim.errors import ConfigError, FedsimError, RoundError
 from fedsim.federation import Order
 from fedsim.flower import records

@@ -29,7 +29,7 @@ from fedsim.config import Experiment, load
 from fedsim.engine.options import usable_cores
 from fedsim.errors import ConfigError, FedsimError, RoundError
 from fedsim.flower import bundle
-from fedsim.flower.processes import HOST, environment, free_port, start, stop, tail, wait_for_superlink
+from fedsim.flower.flower_processes import HOST, environment, free_port, start, stop, tail, wait_for_superlink
 from fedsim.plugins import search_in
 from fedsim.run.assembly import build_plugins
 from fedsim.run.directory import fresh_folder

@@ -25,7 +25,7 @@ from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 
 from fedsim.contracts import Failure
-from fedsim.engine.contract import Engine, Incident, Task
+from fedsim.engine.protocols import Engine, Incident, Task
 from fedsim.flower.client_handler import Answer, Envelope
 from fedsim.flower.identity import ensure_identity
 from fedsim.flower.integer_arrays import IntegerArrays

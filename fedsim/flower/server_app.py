@@ -20,7 +20,7 @@ from fedsim.config import Experiment
 from fedsim.errors import ConfigError, FedsimError, RoundError
 from fedsim.federation import Federation
 from fedsim.flower.client_app import experiment_of
-from fedsim.flower.federation import GridFederation
+from fedsim.flower.grid_federation import GridFederation
 from fedsim.run.adversary import refuse_in_messages
 from fedsim.run.assembly import Parts, build_plugins
 from fedsim.run.directory import fresh_folder

@@ -6,9 +6,9 @@ from contextlib import contextmanager
 import torch
 from flwr.supercore.run import Run
 
-from fedsim.engine.contract import Engine
 from fedsim.engine.options import EngineOptions, resolve_device
 from fedsim.engine.pooled import PooledEngine
+from fedsim.engine.protocols import Engine
 from fedsim.engine.spawned import SpawnedCrew
 from fedsim.engine.start import start
 from fedsim.flower.client_handler import ClientAppSetup

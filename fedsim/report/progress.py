@@ -7,7 +7,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from fedsim.report.tables import number
+from fedsim.report.outcome_tables import number
 from fedsim.run.assembly import Parts
 from fedsim.run.outcome import Outcome
 

@@ -9,7 +9,7 @@ from math import ceil
 from typing import Any
 
 from fedsim.contracts import Failure, LocalEvaluation, LocalUpdate, Tensors
-from fedsim.engine.contract import Engine, Handler, Incident, Setup, Task, WorkerPlace
+from fedsim.engine.protocols import Engine, Handler, Incident, Setup, Task, WorkerPlace
 from fedsim.federation import EvaluateOrder, Order, TrainOrder
 from fedsim.run.private_store import PrivateStore
 

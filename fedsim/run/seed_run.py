@@ -20,8 +20,8 @@ from fedsim.run.checkpoint import Checkpoint, RunState
 from fedsim.run.clean_twin import CleanTwin, without_attack
 from fedsim.run.directory import RunDirectory
 from fedsim.run.durability import detector, durability, lifespan
-from fedsim.run.events import device_of, events_of, why_not_reproducible
 from fedsim.run.expectations import check, refuse_unknown, unmet
+from fedsim.run.incidents import device_of, events_of, why_not_reproducible
 from fedsim.run.outcome import Observer, Outcome
 from fedsim.run.private_store import PrivateStore
 from fedsim.run.provenance import manifest, tier

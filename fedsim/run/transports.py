@@ -36,7 +36,7 @@ class LocalTransport:
             WorkerError: workers cannot be started.
         """
         if tier(parts) == "T0":
-            from fedsim.flower.local import local_grid_federation
+            from fedsim.flower.tier_t0 import local_grid_federation
 
             options, clients = engine_options(parts.experiment.engine), parts.experiment.federation.clients
             return local_grid_federation(

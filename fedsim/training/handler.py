@@ -20,7 +20,7 @@ from fedsim.contracts import (
     LocalUpdate,
     Tensors,
 )
-from fedsim.engine.contract import Task, WorkerPlace
+from fedsim.engine.protocols import Task, WorkerPlace
 from fedsim.federation import EvaluateOrder, Order, TrainOrder
 from fedsim.params import Layout
 from fedsim.threat import Attack
@@ -35,7 +35,7 @@ from fedsim.training.stacked import Census, Member, train_stacked
 
 @dataclass(frozen=True)
 class TrainingSetup:
-    """Builds a worker's handler; picklable, an `engine.contract.Setup` for `FederatedData`.
+    """Builds a worker's handler; picklable, an `engine.protocols.Setup` for `FederatedData`.
 
     Attributes:
         method: what the clients do.

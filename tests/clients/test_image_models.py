@@ -4,7 +4,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from clients.models.cnn import Cnn
-from clients.models.images import channels_last
+from clients.models.image_input import channels_last
 from clients.models.resnet import ResNet18
 from fedsim.contracts import Batch, DataSpec
 

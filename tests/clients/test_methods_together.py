@@ -17,7 +17,7 @@ from clients.local import Local
 from clients.supervised import Supervised
 from fedsim import plugins
 from fedsim.contracts import LocalUpdate
-from fedsim.engine.contract import Task, WorkerPlace
+from fedsim.engine.protocols import Task, WorkerPlace
 from fedsim.federation import TrainOrder
 from fedsim.params import Layout
 from fedsim.training.handler import TrainingSetup

@@ -8,7 +8,7 @@ import pytest
 
 SCRIPT = """
 import os, sys, threading, time
-from fedsim.engine.contract import Task
+from fedsim.engine.protocols import Task
 from fedsim.engine.options import EngineOptions
 from fedsim.engine.start import start
 

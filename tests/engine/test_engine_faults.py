@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from fedsim.contracts import Failure
-from fedsim.engine.contract import Task
 from fedsim.engine.options import EngineOptions
+from fedsim.engine.protocols import Task
 from fedsim.engine.start import start
 
 DEADLINE = 5.0  # seconds

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedsim.engine.contract import Task
 from fedsim.engine.options import EngineOptions
 from fedsim.engine.probe import probe
+from fedsim.engine.protocols import Task
 from fedsim.engine.start import start
 from fedsim.errors import WorkerError
 

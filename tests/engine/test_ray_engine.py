@@ -7,14 +7,14 @@ import torch
 
 from fedsim.contracts import Failure
 from fedsim.engine import ray_backend
-from fedsim.engine.contract import Task
 from fedsim.engine.options import EngineOptions
+from fedsim.engine.protocols import Task
 from fedsim.engine.start import start
 from fedsim.errors import WorkerError
 
 SCRIPT = """
 import os, sys, time
-from fedsim.engine.contract import Task
+from fedsim.engine.protocols import Task
 from fedsim.engine.options import EngineOptions
 from fedsim.engine.start import start
 

@@ -3,9 +3,9 @@ import random
 import pytest
 
 from fedsim.contracts import Failure
-from fedsim.engine.contract import Task
 from fedsim.engine.events import Died, Done, Raised, Ready, Trouble
 from fedsim.engine.pooled import PooledEngine
+from fedsim.engine.protocols import Task
 from fedsim.engine.schedule import Batch, Job, Queue, Trial, after_loss, divide
 from fedsim.engine.share import pack
 from fedsim.errors import WorkerError

@@ -1,6 +1,6 @@
 import torch
 
-from fedsim.engine.contract import Task
+from fedsim.engine.protocols import Task
 from fedsim.flower.client_app import Settled
 
 

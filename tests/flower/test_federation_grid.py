@@ -13,7 +13,7 @@ from fedsim.contracts import Failure, LocalEvaluation, LocalUpdate
 from fedsim.errors import ConfigError, RoundError
 from fedsim.federation import EvaluateOrder, TrainOrder
 from fedsim.flower.client_side import client_app
-from fedsim.flower.federation import GridFederation
+from fedsim.flower.grid_federation import GridFederation
 from fedsim.metrics import Sum
 
 CLIENTS = 4

@@ -20,7 +20,7 @@ from fedsim.contracts import Failure, LocalUpdate
 from fedsim.errors import ConfigError
 from fedsim.federation import TrainOrder
 from fedsim.flower.client_side import client_app
-from fedsim.flower.federation import GridFederation
+from fedsim.flower.grid_federation import GridFederation
 from fedsim.flower.identity import ensure_identity
 
 CLIENTS = 3

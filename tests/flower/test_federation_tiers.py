@@ -7,12 +7,12 @@ import torch
 from flwr.app import Context, RecordDict
 
 from fedsim.config import load
-from fedsim.engine.contract import Task, WorkerPlace
 from fedsim.engine.options import EngineOptions
+from fedsim.engine.protocols import Task, WorkerPlace
 from fedsim.errors import ConfigError
 from fedsim.federation import EvaluateOrder, TrainOrder
 from fedsim.flower.client_app import experiment_of, handler_of
-from fedsim.flower.local import local_grid_federation
+from fedsim.flower.tier_t0 import local_grid_federation
 from fedsim.params import digest
 from fedsim.run.assembly import assemble
 from fedsim.run.private_store import PrivateStore

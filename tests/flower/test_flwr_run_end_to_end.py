@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from fedsim.config import load
-from fedsim.flower import bundle, processes
+from fedsim.flower import bundle, flower_processes
 from fedsim.flower.flwr_run import _submit, _superlink
 from fedsim.run.runner import run
 from fedsim.run.transports import LocalTransport
@@ -87,13 +87,13 @@ def test_an_interrupted_run_leaves_no_process_behind(file, tmp_path):
         for line in process.stdout:
             if "Starting Flower Simulation" in line:
                 break
-        started = processes._descendants(process.pid)
+        started = flower_processes._descendants(process.pid)
         assert len(started) >= 3  # flwr, SuperLink, SuperExec
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=120)
     assert process.returncode == 130, errors
     assert "Interrupted" in errors
-    assert not [pid for pid in started if processes._alive(pid)]
+    assert not [pid for pid in started if flower_processes._alive(pid)]
 
 
 def _interruptible():

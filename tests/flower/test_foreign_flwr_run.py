@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from fedsim.engine.options import EngineOptions
+from fedsim.flower.flower_processes import HOST, environment, free_port, start, stop, wait_for_superlink
 from fedsim.flower.foreign.app import run_app
-from fedsim.flower.processes import HOST, environment, free_port, start, stop, wait_for_superlink
 
 pytestmark = pytest.mark.slow
 

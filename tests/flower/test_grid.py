@@ -9,7 +9,7 @@ import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.common.constant import ErrorCode
 
-from fedsim.engine.contract import WorkerPlace
+from fedsim.engine.protocols import WorkerPlace
 from fedsim.flower.client_handler import ClientAppSetup
 from fedsim.flower.grid import EngineGrid
 from fedsim.flower.wire import Broadcast

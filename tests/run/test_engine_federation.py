@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from fedsim.contracts import Failure, LocalEvaluation, LocalUpdate
-from fedsim.engine.contract import Task, WorkerPlace
+from fedsim.engine.protocols import Task, WorkerPlace
 from fedsim.federation import EvaluateOrder, TrainOrder
 from fedsim.run.engine_federation import CHUNK_WORK, CHUNKS, EngineFederation, TimedSetup, default_chunk
 from fedsim.run.private_store import PrivateStore

@@ -4,7 +4,7 @@ import pytest
 from rich.console import Console
 
 from fedsim.report.curves import draw_curves
-from fedsim.report.tables import mean_and_interval, number, print_outcomes
+from fedsim.report.outcome_tables import mean_and_interval, number, print_outcomes
 from fedsim.run.outcome import Outcome
 from fedsim.run.summary import summary_of
 

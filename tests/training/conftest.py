@@ -20,7 +20,7 @@ from fedsim.contracts import (
     ModelBuilder,
     Phase,
 )
-from fedsim.engine.contract import Task, WorkerPlace
+from fedsim.engine.protocols import Task, WorkerPlace
 from fedsim.federation import TrainOrder
 from fedsim.params import Layout
 from fedsim.training.handler import TrainingSetup

@@ -13,7 +13,7 @@ from fedsim.contracts import (
     ModelBuilder,
     Phase,
 )
-from fedsim.engine.contract import Task, WorkerPlace
+from fedsim.engine.protocols import Task, WorkerPlace
 from fedsim.errors import DataError
 from fedsim.federation import EvaluateOrder, TrainOrder
 from fedsim.params import Layout

@@ -196,7 +196,7 @@ def test_a_program_without_a_key_runs_alone(tiny):
 
 def test_a_stack_that_raises_names_the_culprit_and_lets_the_others_finish(tiny):
     from fedsim.contracts import LocalUpdate
-    from fedsim.engine.contract import Task, WorkerPlace
+    from fedsim.engine.protocols import Task, WorkerPlace
     from fedsim.training.handler import TrainingSetup
 
     data = tiny.federated((10, 7, 9))

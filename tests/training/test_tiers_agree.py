@@ -12,7 +12,7 @@ from torch import Tensor
 from fedsim import plugins
 from fedsim.contracts import ClientData, ClientInfo, DataSpec, FederatedData, LocalUpdate
 from fedsim.data.examples import Graphs, Nodes, Rows
-from fedsim.engine.contract import Task, WorkerPlace
+from fedsim.engine.protocols import Task, WorkerPlace
 from fedsim.errors import ConfigError
 from fedsim.federation import TrainOrder
 from fedsim.params import Layout

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from fedsim.contracts import Failure
-from fedsim.engine.contract import Incident
+from fedsim.engine.protocols import Incident
 from fedsim.params import digest
 
 _MOST_FAILURES = 5  # that the summary spells out

@@ -5,7 +5,7 @@ import torch
 
 from fedsim.contracts import ClientData, DataSpec, FederatedData, LocalUpdate
 from fedsim.data.examples import Graphs, Nodes
-from fedsim.engine.contract import Task, WorkerPlace
+from fedsim.engine.protocols import Task, WorkerPlace
 from fedsim.federation import TrainOrder
 from fedsim.params import Layout
 from fedsim.training.handler import TrainingSetup

@@ -8,10 +8,10 @@ import torch
 from clients.flatland.client import FlatLand
 from clients.flatland.lorentz import Lorentz
 from fedsim.contracts import LocalUpdate
-from fedsim.engine.contract import WorkerPlace
+from fedsim.engine.protocols import WorkerPlace
 from fedsim.federation import EvaluateOrder, TrainOrder
 from fedsim.flower.client_side import client_app
-from fedsim.flower.federation import GridFederation
+from fedsim.flower.grid_federation import GridFederation
 from fedsim.params import Layout
 from fedsim.training.handler import TrainingSetup
 from fedsim.training.initial import initial_model

@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional
 
 from fedsim.contracts import ClientInfo, Failure, LocalProgram, ModelBuilder, Phase
-from fedsim.engine.contract import Task, WorkerPlace
+from fedsim.engine.protocols import Task, WorkerPlace
 from fedsim.federation import TrainOrder
 from fedsim.params import Layout
 from fedsim.training.handler import TrainingSetup

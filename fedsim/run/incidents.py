@@ -7,7 +7,7 @@ cut up, a stacked chunk that was run one client at a time. Clients that were los
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
-from fedsim.engine.contract import Incident
+from fedsim.engine.protocols import Incident
 from fedsim.federation import Federation
 
 Event = Mapping[str, Any]

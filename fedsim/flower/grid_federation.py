@@ -13,7 +13,7 @@ from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
 from fedsim.contracts import Failure, LocalEvaluation, LocalUpdate
-from fedsim.engine.contract import Incident
+from fedsim.engine.protocols import Incident
 from fedsim.errors import ConfigError, FedsimError
 from fedsim.federation import EvaluateOrder, Order, TrainOrder
 from fedsim.flower import records

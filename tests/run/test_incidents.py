@@ -1,7 +1,7 @@
 import pytest
 
-from fedsim.engine.contract import Incident
-from fedsim.run.events import SPLIT, UNSTACKED, device_of, events_of, spelt, why_not_reproducible
+from fedsim.engine.protocols import Incident
+from fedsim.run.incidents import SPLIT, UNSTACKED, device_of, events_of, spelt, why_not_reproducible
 
 
 class Federation:

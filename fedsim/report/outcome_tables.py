@@ -7,7 +7,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from fedsim.run.events import spelt
+from fedsim.run.incidents import spelt
 from fedsim.run.outcome import Outcome
 from fedsim.run.results import MEAN
 

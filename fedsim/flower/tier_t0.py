@@ -8,8 +8,8 @@ from fedsim.engine.options import EngineOptions
 from fedsim.engine.start import start
 from fedsim.federation import Federation
 from fedsim.flower.client_handler import ClientAppSetup
-from fedsim.flower.federation import GridFederation
 from fedsim.flower.grid import EngineGrid, run_id
+from fedsim.flower.grid_federation import GridFederation
 from fedsim.flower.private_places import InStore
 from fedsim.run.private_store import PrivateStore
 
