@@ -17,6 +17,7 @@ from fedsim.sweep.collect import Row, renewed, rows_of, write_rows
 from fedsim.sweep.crew import Alone, Children, Crew
 from fedsim.sweep.file import Sweep, read_sweep
 from fedsim.sweep.output import markdown, write_state, write_tables
+from fedsim.sweep.pictures import draw_heatmaps, draw_sweep_curves
 from fedsim.sweep.plan import Task, tasks_of
 from fedsim.sweep.progress import SweepProgress
 from fedsim.sweep.schedule import play_all
@@ -64,7 +65,8 @@ def sweep(
         tasks = tasks_of(file, folder, todo, played)
         rows = _play(wanted, folder, cells, tasks, places, talk)
         write_tables(folder, wanted, rows)
-        _draw(folder, wanted, rows)
+        draw_heatmaps(folder, wanted, rows)
+        draw_sweep_curves(folder, wanted, cells, rows)
         _show(wanted, folder, rows)
     return _exit_code(rows)
 
@@ -141,10 +143,6 @@ def _play(
 
 def _crew(places: int, file: Path) -> Crew:
     return Alone() if places == 1 else Children(places, (file.parent.resolve(), Path.cwd()))
-
-
-def _draw(folder: Path, wanted: Sweep, rows: Sequence[Row]) -> None:
-    """Heat maps and curves."""
 
 
 def _show(wanted: Sweep, folder: Path, rows: Sequence[Row]) -> None:
