@@ -20,6 +20,7 @@ from fedsim.data.pool import Pool, RowPool
 from fedsim.data.store import Arrays, cached, digests, key_of, mirror_folder
 from fedsim.data.tables import encoded, label_codes, present
 from fedsim.errors import ConfigError, DataError
+from fedsim.rng import numpy_stream
 
 _FORMAT = 1  # of the cached arrays
 _WHITE = 255.0
@@ -51,6 +52,7 @@ class Hub:
         pool: after that, blocks of pool x pool pixels are replaced by their mean, rounded to a whole value;
             must divide the height and the width.
         limit: keep a random subset of this many rows of `train_split`.
+        test_limit: keep a random subset of this many rows of the test split, the same for every seed.
     """
 
     name: str
@@ -70,6 +72,7 @@ class Hub:
     size: int | None = None
     pool: int | None = None
     limit: int | None = None
+    test_limit: int | None = None
 
     def __post_init__(self) -> None:
         for key, value in (("name", self.name), ("subset", self.subset)):
@@ -77,7 +80,8 @@ class Hub:
                 raise ConfigError(f"{key} must look like owner/name on the hub, found {value!r}.")
         if not 0.0 < self.test_fraction < 1.0:
             raise ConfigError(f"test_fraction must lie between 0 and 1, found {self.test_fraction}.")
-        for key, number in (("size", self.size), ("pool", self.pool), ("limit", self.limit)):
+        for key in ("size", "pool", "limit", "test_limit"):
+            number = getattr(self, key)
             if number is not None and number < 1:
                 raise ConfigError(f"{key} must be at least 1, found {number}.")
 
@@ -104,7 +108,8 @@ class Hub:
             rows = replace(rows, white=_WHITE)
         test = None
         if "test_y" in arrays:
-            test = Rows(torch.from_numpy(arrays["test_x"]), torch.from_numpy(arrays["test_y"]))
+            kept = _some(len(arrays["test_y"]), self.test_limit)
+            test = Rows(torch.from_numpy(arrays["test_x"][kept]), torch.from_numpy(arrays["test_y"][kept]))
         standardise = torch.from_numpy(arrays["standardise"])
         if self.normalize == "unit" and rows.x.dtype == torch.uint8:
             zero, white = torch.zeros(standardise.shape), torch.full(standardise.shape, _WHITE)
@@ -144,6 +149,13 @@ class Hub:
         images = [pooled(part, self.pool) for part in images] if self.pool else images
         channels = images[0].shape[1]
         return images, np.ones((channels, 1, 1), dtype=bool), np.array([columns.image])
+
+
+def _some(rows: int, limit: int | None) -> Any:
+    """Which rows to keep: all of them, or a random subset in their order."""
+    if limit is None or limit >= rows:
+        return slice(None)
+    return np.sort(numpy_stream(0, "data.test_limit").permutation(rows)[:limit])
 
 
 def _described(arrays: Arrays) -> dict[str, Any]:

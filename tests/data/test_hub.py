@@ -103,6 +103,17 @@ def test_pooled_images_are_means_of_blocks(tmp_path, place):
         load(tmp_path, pool=4)
 
 
+def test_a_part_of_the_test_split_can_be_kept(tmp_path, place):
+    write_images(place)
+    write_images(place, 20, 50, "test")
+    whole, part = load(tmp_path).test, load(tmp_path, test_limit=7).test
+    places = [next(n for n in range(20) if torch.equal(whole.x[n], one)) for one in part.x]
+    assert len(part) == 7
+    assert places == sorted(set(places)) != list(range(7))
+    assert torch.equal(part.y, whole.y[places])
+    assert torch.equal(load(tmp_path, test_limit=99).test.x, whole.x)
+
+
 @pytest.mark.parametrize(
     ("item", "message"),
     [
@@ -259,6 +270,7 @@ def test_a_failed_download_gives_its_reason(monkeypatch):
         ({"name": "a/b", "limit": 0}, "limit must be at least 1, found 0"),
         ({"name": "a/b", "size": -2}, "size must be at least 1, found -2"),
         ({"name": "a/b", "pool": 0}, "pool must be at least 1, found 0"),
+        ({"name": "a/b", "test_limit": 0}, "test_limit must be at least 1, found 0"),
     ],
 )
 def test_illegal_fields_are_named(fields, message):
