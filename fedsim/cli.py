@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from fedsim.errors import FedsimError
-from fedsim.watermark.cli import app as watermark_app
+from fedsim.watermark.watermark_cli import app as watermark_app
 
 INTERRUPTED = 130
 

@@ -16,6 +16,7 @@ from fedsim.plugins import build
 from fedsim.run.atomic_files import finite, save_json, save_tensors
 from fedsim.run.threads import one_thread
 from fedsim.toml import apply_override, nearest
+from fedsim.watermark.answer_server import server
 from fedsim.watermark.audit import PARTS, Audit, audit_lines
 from fedsim.watermark.embedding import Embedding, Mark, accuracy, train
 from fedsim.watermark.forgery import Effort
@@ -31,7 +32,6 @@ from fedsim.watermark.key import (
 )
 from fedsim.watermark.loss import shares_met
 from fedsim.watermark.picture import draw_nulls
-from fedsim.watermark.server import server
 from fedsim.watermark.sources import read_graph
 from fedsim.watermark.statistics import least_p
 from fedsim.watermark.stored_model import (

@@ -12,7 +12,7 @@ import torch
 from fedsim.errors import ConfigError
 from fedsim.run.atomic_files import save_tensors
 from fedsim.training.functional import model_tensors
-from fedsim.watermark.server import answer, server
+from fedsim.watermark.answer_server import answer, server
 from fedsim.watermark.stored_model import file_suspect, header, tensors_suspect
 from fedsim.watermark.suspect import (
     Suspect,

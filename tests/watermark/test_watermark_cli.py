@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from fedsim.cli import app
 from fedsim.run.atomic_files import save_tensors
-from fedsim.watermark.server import server
+from fedsim.watermark.answer_server import server
 from fedsim.watermark.stored_model import file_suspect
 
 SMALL = ["--set", "model.hidden=32", "--set", "model.layers=2", "--set", "embedding.epochs=100"]
