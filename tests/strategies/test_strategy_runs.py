@@ -21,7 +21,6 @@ OPTIONS = {
     "fedadam": {"learning_rate": 0.03},
     "fedyogi": {"learning_rate": 0.03, "rule": "foolsgold"},
 }
-SLOWER = ("foolsgold", "fltrust", "krum")  # of few clients krum follows one, and the others shorten the step
 
 
 class Interrupt(Silent):
@@ -45,7 +44,11 @@ def play(tmp_path):
                 "data": {"kind": "digits"},
                 "federation": {"clients": 8, "clients_per_round": 6, "partition": "iid", "trusted": 150},
                 "model": "logistic",
-                "client": {"kind": "supervised", "optimizer": {"kind": "sgd", "learning_rate": 0.1}},
+                "client": {
+                    "kind": "supervised",
+                    "epochs": 4,
+                    "optimizer": {"kind": "sgd", "learning_rate": 0.2},
+                },
                 "engine": {"workers": 1},
                 "strategy": strategy,
                 **changes,
@@ -69,8 +72,7 @@ def test_interrupted_and_resumed_the_model_is_that_of_an_uninterrupted_run(kind,
     resumed = play("cut", strategy, resume=True)
     assert resumed.exit_code == whole.exit_code == 0, resumed.result
     assert resumed.result["model_sha256"] == whole.result["model_sha256"]
-    accuracy = whole.result["metrics"]["test_accuracy"]["last"]["value"]
-    assert accuracy > (0.4 if kind in SLOWER else 0.55)
+    assert whole.result["metrics"]["test_accuracy"]["last"]["value"] > 0.55
 
 
 def test_mixing_in_front_of_a_rule_changes_what_it_does(play):
