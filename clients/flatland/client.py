@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from clients.flatland.curvature import raw_of, simple_graph, starting_k
+from clients.flatland.diagnose import GRAPH, graph_facts, told
 from clients.parts import matches
 from clients.supervised import Supervised
 from fedsim.contracts import ClientInfo, DataSpec, LocalProgram, Optimizer, Tensors
@@ -19,7 +20,6 @@ from fedsim.errors import ConfigError
 from fedsim.training.functional import model_tensors, parameter_names
 
 CURVATURE = "curvature"
-GRAPH = "graph/"  # facts about the client's graph, kept among its private tensors
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,12 +31,15 @@ class FlatLand(Supervised):
         share: `space` is FlatLand; `all` averages everything, K too; `nothing` is local training.
         decoupled: convolutions, counted from 0, whose m is private; unset: all of them. K always is.
         triangles: K starts from the augmented Forman-Ricci curvature.
+        diagnostics: tell K, norms, residuals and the shape of the graph at every evaluation. K is a
+            private parameter: with this it leaves the client as a number of the record.
     """
 
     keep_optimizer: bool = True
     share: Literal["space", "all", "nothing"] = "space"
     decoupled: tuple[int, ...] | None = None
     triangles: bool = False
+    diagnostics: bool = False
 
     @property
     def federates(self) -> bool:
@@ -44,15 +47,18 @@ class FlatLand(Supervised):
         return self.share != "nothing"
 
     def init(self, client: ClientInfo, rng: torch.Generator) -> Tensors:
-        """K from the client's graph, where it is private; m starts at the template's zeros."""
-        template = model_tensors(self.model.build(client.spec))
-        if CURVATURE not in template or self.is_shared(CURVATURE):
-            return {}
+        """K from the client's graph, where it is private, and with `diagnostics` facts about the graph."""
         batch = client.data.train.batch()
-        if batch.edge_index is None:
-            return {}
-        k = starting_k(simple_graph(batch.edge_index, len(batch.x)), triangles=self.triangles)
-        return {CURVATURE: torch.full_like(template[CURVATURE], raw_of(k))}
+        template = model_tensors(self.model.build(client.spec))
+        found = graph_facts(batch, rng) if self.diagnostics else {}
+        if CURVATURE in template and not self.is_shared(CURVATURE) and batch.edge_index is not None:
+            k = starting_k(simple_graph(batch.edge_index, len(batch.x)), triangles=self.triangles)
+            found[CURVATURE] = torch.full_like(template[CURVATURE], raw_of(k))
+        return found
+
+    def diagnose(self, client: ClientInfo, model: nn.Module, tensors: Tensors) -> dict[str, float]:
+        """See `clients.flatland.diagnose`; nothing unless `diagnostics` asks for it."""
+        return told(client, model, tensors) if self.diagnostics else {}
 
     def is_shared(self, name: str) -> bool:
         """Does this tensor of the model leave the client?"""
@@ -69,6 +75,7 @@ class FlatLand(Supervised):
         program = super().build_program(spec, round)
         refuse_plain_model(program.model, self.decoupled)
         (phase,) = program.phases
+        phase = replace(phase, trains=lambda name: not name.startswith(GRAPH))
         if CURVATURE in parameter_names(program.model):
             free = without_decay(phase.optimizer)
             phase = replace(phase, groups=((is_curvature, free),))

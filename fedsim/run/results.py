@@ -10,9 +10,12 @@ A record is one line of `rounds.jsonl`. Its `metrics` are flat: name -> value, w
 - `attack_success`: poisoned examples of the server's test set that the global model gives the wanted label;
   `attack_floor`, `clean_test_accuracy`: the same trigger, and no trigger, on the clean run's model of the
   same round; `client_attack_success_benign`, `..._malicious`: the clients' own models on their test splits;
-- `train_loss`, ...: of local training, pooled over the cohort.
+- `train_loss`, ...: of local training, pooled over the cohort;
+- `client_diagnostic_...`: what a client method tells of its clients' models or data; every client counts
+  alike.
 
-Its `clients` hold the spread of the client metrics: the plain mean over clients and quantiles.
+Its `clients` hold the spread of the client metrics: the plain mean over clients and quantiles, and for
+diagnostics each client's own value, by partition.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,6 +26,7 @@ import numpy as np
 
 from fedsim.contracts import LocalEvaluation
 from fedsim.metrics import Sum, merge
+from fedsim.training.method import DIAGNOSTIC
 
 QUANTILES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
 SELECTORS = ("client_val_accuracy", "client_val_loss")  # the first that a run has selects its round
@@ -42,8 +46,23 @@ def client_metrics(evaluations: Sequence[LocalEvaluation]) -> tuple[dict[str, fl
     """(value by metric, spread by metric) of the clients' own evaluations: pooled, and a mean of clients."""
     pooled = {f"client_{name}": value.mean for name, value in merge(e.metrics for e in evaluations).items()}
     spread = {f"client_{name}": _spread(evaluations, name) for name in _names(evaluations)}
-    alike = {f"{MEAN}{name}": spread[f"client_{name}"]["mean_over_clients"] for name in _names(evaluations)}
+    for name in filter(is_diagnostic, spread):
+        spread[name]["by_client"] = _by_client(evaluations, name.removeprefix("client_"))
+    alike = {
+        f"{MEAN}{name}": spread[f"client_{name}"]["mean_over_clients"]
+        for name in _names(evaluations)
+        if not is_diagnostic(f"client_{name}")
+    }
     return pooled | alike, spread
+
+
+def is_diagnostic(name: str) -> bool:
+    """Is this a metric that tells of clients' models or data, not of how well they predict?"""
+    return name.startswith(f"client_{DIAGNOSTIC}")
+
+
+def _by_client(evaluations: Sequence[LocalEvaluation], name: str) -> dict[str, float | None]:
+    return {str(one.partition): one.metrics[name].mean for one in evaluations if name in one.metrics}
 
 
 def success_by_camp(
@@ -141,6 +160,9 @@ def _told(name: str, facts: Mapping[str, Any]) -> dict[str, Any]:
         camp = name.removeprefix("client_attack_success").strip("_")
         told = _told("client_test_accuracy", facts)
         return {**told, "clients": f"{told['clients']}, {camp} only" if camp else told["clients"]}
+    if is_diagnostic(name):
+        told = _told("client_mean_test_accuracy", facts)
+        return {**told, "examples": "each client's own data", "about": "the client's model or data"}
     if name.startswith("client_"):
         alike = name.startswith(MEAN)
         split = name.removeprefix(MEAN if alike else "client_").partition("_")[0]

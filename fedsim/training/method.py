@@ -1,9 +1,17 @@
 """The parts of a client method that most methods do not need."""
 
+from collections.abc import Mapping
+from typing import Protocol, runtime_checkable
+
 import torch
+from torch import nn
 
 from fedsim.contracts import ClientInfo, ClientMethod, Tensors
 from fedsim.errors import RoundError
+from fedsim.metrics import Sum
+
+DIAGNOSTIC = "diagnostic_"
+"""Prefix of metrics that tell of a client's model or data, not of how well it predicts."""
 
 
 class WithoutState:
@@ -18,6 +26,34 @@ class WithoutState:
     ) -> tuple[Tensors, Tensors]:
         """No uplink; the private tensors as training left them."""
         return {}, private
+
+
+@runtime_checkable
+class Diagnosing(Protocol):
+    """A method that tells more of a client's model than how well it predicts."""
+
+    def diagnose(self, client: ClientInfo, model: nn.Module, tensors: Tensors) -> Mapping[str, float]:
+        """Numbers by name, one of each per client and evaluation.
+
+        They leave the client, as all metrics do: a method that computes them from private tensors does so
+        only where its table asks for it.
+
+        Args:
+            client: its number and data.
+            model: the template of the program's model.
+            tensors: all tensors of the client.
+        """
+        ...
+
+
+def diagnostics(
+    method: ClientMethod, client: ClientInfo, model: nn.Module, tensors: Tensors
+) -> dict[str, Sum]:
+    """What the method tells of a client, as metrics named `diagnostic_...`; nothing for most methods."""
+    if not isinstance(method, Diagnosing):
+        return {}
+    found = method.diagnose(client, model, tensors)
+    return {DIAGNOSTIC + name: Sum(float(value), 1.0) for name, value in found.items()}
 
 
 def finished(

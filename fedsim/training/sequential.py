@@ -17,7 +17,7 @@ from fedsim.metrics import Sum
 from fedsim.training.evaluate import attack_success, evaluate
 from fedsim.training.functional import parameter_names, shared_layout, tensors_on
 from fedsim.training.local_run import LocalRun
-from fedsim.training.method import finished
+from fedsim.training.method import diagnostics, finished
 from fedsim.training.private import optimizer_state, private_tensors, refuse_reserved, saved_optimizer
 from fedsim.training.received import Received
 from fedsim.training.returned import returned
@@ -72,6 +72,8 @@ def evaluate_client(
 ) -> LocalEvaluation:
     """The model that this client uses, on its own splits, after the program's `tune` phases.
 
+    Beside accuracies and losses, what the method's own `diagnose` tells (`method.Diagnosing`).
+
     A client without training examples is not tuned. A split without examples counts nothing. Errors are
     those of `train_client`.
 
@@ -94,6 +96,7 @@ def evaluate_client(
         metrics |= evaluate(run.program.model, used, getattr(client.data, split), split)
     if poison is not None:
         metrics["attack_success"] = attack_success(run.program.model, used, client.data.test, poison)
+    metrics |= diagnostics(method, client, run.program.model, run.tensors)
     return LocalEvaluation(client.partition, metrics)
 
 
