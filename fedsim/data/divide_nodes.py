@@ -41,6 +41,7 @@ def divide_nodes(pool: NodePool, parts: list[Integers], roles: Roles) -> Divided
         "server_test_size": len(server),
         "edges": pool.edge_index.shape[1],
         "dropped_edges": dropped,
+        "train_in_others_test": _crossing(splits, len(labels)),
         "roles": "drawn once for all clients" if overlap else "drawn per client",
     }
     return Divided(clients, server if len(server) else None, facts)
@@ -57,6 +58,12 @@ def _common_roles(parts: list[Integers], labels: Integers, roles: Roles) -> list
     splits = [[part[role[part] == number] for number in range(3)] for part in parts]
     roles.check(splits)
     return splits
+
+
+def _crossing(splits: list[list[Integers]], nodes: int) -> int:
+    """Test nodes of a client that another client trains on, summed over clients."""
+    trained = np.bincount(np.concatenate([split[0] for split in splits]), minlength=nodes)
+    return sum(int((trained[test] - np.isin(test, train) > 0).sum()) for train, _, test in splits)
 
 
 def _taken(pool: NodePool, order: Integers) -> tuple[Tensor, Tensor]:

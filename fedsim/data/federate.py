@@ -191,7 +191,7 @@ def _joined(
         "clients": len(clients),
         "items": items,
         "unassigned": items - len(np.unique(assigned)),
-        "shared_items": len(assigned) - len(np.unique(assigned)),
+        "shared_items": int((np.unique(assigned, return_counts=True)[1] > 1).sum()),
         "sizes": [[len(client.train), len(client.val), len(client.test)] for client in clients],
         "labels": [_histogram(client) for client in clients],
         "empty_val": [number for number, client in enumerate(clients) if not len(client.val)],

@@ -5,6 +5,7 @@ self-loops and double edges.
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import networkx
 import numpy as np
@@ -67,6 +68,8 @@ class MetisOverlap:
         clients_per_community: federation.clients must be a multiple of it.
         fraction: of the community's nodes that each client draws, rounded down.
     """
+
+    overlaps: ClassVar[bool] = True
 
     clients_per_community: int = 5
     fraction: float = 0.5

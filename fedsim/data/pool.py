@@ -119,7 +119,11 @@ class Source(Protocol):
 
 
 class Partition(Protocol):
-    """The `federation.partition` table."""
+    """The `federation.partition` table.
+
+    A class attribute `overlaps = True` declares that several clients hold the same items on purpose; without
+    it, `fedsim check` calls shared items a fault.
+    """
 
     def divide(self, items: Items, clients: int, rng: np.random.Generator) -> Sequence[Integers]:
         """One array of item numbers per client; parts overlap only where the partition says so.

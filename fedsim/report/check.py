@@ -20,6 +20,7 @@ from fedsim.run.expectations import refuse_unknown
 from fedsim.run.server_evaluation import ServerEvaluation, known_metrics
 from fedsim.run.transports import engine_options
 
+FAULT = " [bold red]({})[/bold red]"
 MOST_ROWS = 30  # clients that the table lists
 PROCESS_BYTES = 350 * 2**20  # of an interpreter with torch, measured on Linux
 COPIES_PER_WORKER = 5  # received model, parameters, gradient, optimiser's state, update
@@ -41,7 +42,7 @@ def print_preflight(file: Path, overrides: Sequence[str]) -> None:
     console = Console(highlight=False, soft_wrap=True)
     found = preflight(parts.data)
     _print_data(console, parts, found)
-    _print_leakage(console, found)
+    _print_leakage(console, parts, found)
     _print_plan(console, parts, metrics)
     workers = probe(engine_options(experiment.engine))
     _print_memory(console, parts, found["bytes"], len(workers))
@@ -84,14 +85,29 @@ def _print_data(console: Console, parts: Parts, found: Mapping[str, Any]) -> Non
             )
 
 
-def _print_leakage(console: Console, found: Mapping[str, Any]) -> None:
-    leaks = found["leakage"]
+def _print_leakage(console: Console, parts: Parts, found: Mapping[str, Any]) -> None:
+    leaks, facts = found["leakage"], parts.data.facts
+    crossing = sum(one.get("train_in_others_test", 0) for one in facts["sets"])
     shared = leaks["shared_in_client"] + leaks["shared_with_server"]
-    copies = leaks["copies_in_client"] + leaks["copies_in_server"]
+    others = max(leaks["train_in_others_test"], crossing)
     console.print(
         f"leakage: {shared} training examples also in a test split"
-        + (" [bold red](results will be too good)[/bold red]" if shared else "")
-        + f"; {copies} test examples have a copy among the training examples of the data set itself"
+        + (FAULT.format("results will be too good") if shared else "")
+        + f"; {others} test examples of a client that another client trains on"
+        + (FAULT.format("results will be too good") if others else "")
+    )
+    several = max(leaks["shared_across_clients"], facts["shared_items"])
+    if several:
+        declared = getattr(parts.plugins.partition, "overlaps", False)
+        console.print(
+            f"overlap: {several} examples are in several clients"
+            + (", as the partition declares" if declared else FAULT.format("which no partition declares"))
+        )
+    console.print(
+        f"copies inside the data set: {leaks['copies_in_client']} test examples equal a training example of "
+        f"their own client, {leaks['copies_in_others_test']} one of another client only, "
+        f"{leaks['copies_in_server']} of the server's test one of any client; "
+        f"{leaks['copies_across_clients']} different inputs are with several clients"
     )
 
 

@@ -8,6 +8,8 @@ import time
 import pytest
 import torch
 
+from fedsim.run.stopwatch import PHASES
+
 
 @pytest.fixture
 def refused(fedsim, sets, tmp_path):
@@ -130,7 +132,7 @@ def test_every_file_of_a_run_is_there_and_valid(fedsim):
     assert manifest["plugins"]["client"]["batch_size"] == "auto"  # a default that the file does not name
     assert manifest["versions"]["torch"]
     assert [len(record["cohort"]) for record in done.rounds] == [4, 4, 4, 4]
-    assert set(done.result["timing"]) == {"train", "serialise", "wait", "aggregate", "evaluate"}
+    assert set(done.result["timing"]) == {*PHASES}
     assert f"run directory {done.folder}" in done.out
 
 
@@ -143,7 +145,8 @@ def test_list_doctor_and_check(fedsim):
     assert "torch" in fedsim("doctor").out
     checked = fedsim("check", "quick.toml")
     assert checked.code == 0, checked.err
-    assert "leakage: 0 training examples" in checked.out
+    assert "leakage: 0 training examples also in a test split; 0 test examples of a client" in checked.out
+    assert "overlap" not in checked.out
     assert "worker 0: device" in checked.out
 
 
@@ -182,3 +185,52 @@ def test_a_terminal_signal_ends_a_run_cleanly(folder):
     assert err == "fedsim: interrupted; workers were ended. Go on with --resume.\n"
     result = json.loads((folder / "out" / "result.json").read_text())
     assert (result["status"], result["reason"]) == ("failed", "interrupted; continue with --resume")
+
+
+OVERLAP = """
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from fedsim.data.pool import NodePool
+import torch
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ring:
+    nodes: int = 60
+
+    def load(self):
+        at = torch.arange(self.nodes)
+        edges = torch.stack([torch.cat([at, at.roll(1)]), torch.cat([at.roll(1), at])])
+        y = at % 3
+        return (NodePool(name="ring", x=at.float()[:, None], edge_index=edges, y=y, classes=3),)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sliding:
+    def divide(self, items, clients, rng):
+        return [np.arange(10 * number, 10 * number + 20) for number in range(clients)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Declared(Sliding):
+    overlaps: ClassVar[bool] = True
+"""
+
+
+@pytest.mark.parametrize(
+    ("partition", "words"),
+    [
+        ("Declared", "overlap: 40 examples are in several clients, as the partition declares"),
+        ("Sliding", "overlap: 40 examples are in several clients (which no partition declares)"),
+    ],
+)
+def test_check_counts_what_several_clients_hold(fedsim, folder, sets, partition, words):
+    (folder / "overlap_of_a_test.py").write_text(OVERLAP)
+    tables = ("data.kind=overlap_of_a_test:Ring", f"federation.partition.kind=overlap_of_a_test:{partition}")
+    (folder / "nodes.toml").write_text("rounds = 1\nmodel = 'gcn'\nfederation.clients = 5\n")
+    checked = fedsim("check", "nodes.toml", *sets(*tables))
+    assert checked.code == 0, checked.err
+    assert words in checked.out
