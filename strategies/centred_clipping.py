@@ -1,7 +1,7 @@
 """Centred clipping: clip what lies far from the last round's aggregate.
 
 Karimireddy, He and Jaggi, "Learning from History for Byzantine Robust Optimization", ICML 2021,
-Algorithm 2, "Centered Clipping".
+"Centered Clipping".
 
 The paper's workers send momenta; here clients send the updates of their local training, and the last round's
 aggregate is the centre. Without history, before round 1, the centre is the origin, as in ByzFL.

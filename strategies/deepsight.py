@@ -4,11 +4,11 @@ Rieger, Nguyen, Miettinen and Sadeghi, "DeepSight: Mitigating Backdoor Attacks i
 Deep Model Inspection", NDSS 2022, section IV: division differences, normalised update energies, threshold
 exceedings, the clustering ensemble, and poisoned cluster identification.
 
-Where the paper is silent or the code that goes round differs: random inputs are uniform in [0, 1), drawn
-from the round's stream; a client outside every cluster is a group of its own, and not of one group with
-all other such; quotients of probabilities are taken between logarithms, since a probability may round to
-0. HDBSCAN is scikit-learn's; the paper does not give the size of its smallest cluster. The clipping bound
-is the median length of all n updates. If every group is refused, all weights are 0, and the model stays.
+What the paper leaves open is settled so: random inputs are uniform in [0, 1), from the round's stream; a
+client outside every cluster is a group of its own; the smallest cluster has 2 clients, and a clustering may
+not put all clients into one cluster (both as the `hdbscan` package would by itself, but for the size 5).
+Quotients of probabilities are taken between logarithms, since a probability may round to 0. The clipping
+bound is the median length of all n updates. If every group is refused, all weights are 0 and the model stays.
 """
 
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ LARGEST_LOGARITHM = 300.0
 
 
 def update_energies(updates: Matrix, output: tuple[Piece, ...]) -> Matrix:
-    """Normalised energy of each output's update (NEUP), equations (2) and (3).
+    """Normalised energy of each output's update (NEUP).
 
     Args:
         updates: [n, d].

@@ -1,7 +1,7 @@
 """FedAvgM: momentum on the server.
 
 Hsu, Qi and Brown, "Measuring the Effects of Non-Identical Data Distribution for Federated Visual
-Classification", 2019 (arXiv:1909.06335), section 4.3: v <- beta v + Delta, w <- w + v.
+Classification", 2019 (arXiv:1909.06335): v <- beta v + Delta, w <- w + v.
 
 `dampened` takes the momentum of FedOpt (Reddi et al., ICLR 2021, Algorithm 2), v <- beta v + (1 - beta)
 Delta, instead. What happens to BatchNorm's statistics: see `strategies.server_optimizer`.

@@ -59,7 +59,7 @@ class Flame:
         """The mean; an admitted client weighs 1/l times the factor it was cut by, others 0.
 
         Raises:
-            RoundError: fewer than 3 replies, of which no two outvote a third; or no cluster.
+            RoundError: fewer than 3 replies, which have no majority; or no cluster.
         """
         require_cohort("flame", cohort, 3, "allow fewer failures")
         shift = server.model if self.angles == "models" else None

@@ -1,7 +1,7 @@
 """FLTrust: updates count as far as they point where the server's own training points.
 
 Cao, Fang, Liu and Gong, "FLTrust: Byzantine-robust Federated Learning via Trust Bootstrapping", NDSS 2021,
-section IV, equations (2) to (4), with the global learning rate at 1.
+section IV: trust scores, normalised magnitudes, and their weighted mean; the global learning rate is 1.
 
 Without a trusted update the rule would be a plain mean, so none is refused. If no client points to the
 server's side, the paper's equation divides by zero; then all weights are 0, and the model stays.

@@ -1,7 +1,7 @@
 """FoolsGold: clients whose histories point the same way are sybils, and lose their weight.
 
 Fung, Yoon and Beschastnikh, "The Limitations of Federated Learning in Sybil Settings", RAID 2020,
-Algorithm 1 and section 5.
+Algorithm 1.
 
 As in the paper, histories are compared on the indicative features, the output layer; only these columns
 are kept, for the partitions seen so far. `features = "all"` keeps whole updates: partitions x d values of

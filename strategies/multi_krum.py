@@ -1,9 +1,11 @@
 """Multi-Krum: the mean of the updates that sit closest to their neighbours.
 
-Blanchard, El Mhamdi, Guerraoui and Stainer, "Machine Learning with Adversaries: Byzantine Tolerant
-Gradient Descent", NeurIPS 2017, section 5 ("m-Krum"), which leaves m open between 1, which is Krum, and
-n, the mean; its experiments take m = n - f, and so do the default here and ByzFL. The scores are those of
-`strategies.krum`, which says where ByzFL's differ.
+Blanchard, El Mhamdi, Guerraoui and Stainer, "Machine Learning with Adversaries: Byzantine Tolerant Gradient
+Descent", NeurIPS 2017.
+
+The paper leaves m, the number of updates, open between 1, which is Krum, and n, the mean. Its experiments
+take m = n - f, and so do the default here and ByzFL. The scores are those of `strategies.krum`, which says
+where ByzFL's differ.
 """
 
 from dataclasses import dataclass

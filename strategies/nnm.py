@@ -1,7 +1,7 @@
 """Nearest-neighbour mixing: replace each update by the mean of those nearest to it, in front of any rule.
 
 Allouah, Farhadkhani, Guerraoui, Gupta, Pinot and Stephan, "Fixing by Mixing: A Recipe for Optimal Byzantine
-ML under Heterogeneity", AISTATS 2023, Algorithm 2.
+ML under Heterogeneity", AISTATS 2023.
 
 The n - f nearest include the update itself, as in the paper and in ByzFL. Of equally distant ones those
 of the lowest rows are taken. The paper's condition n > 2f is enforced; ByzFL asks for n > f only.

@@ -1,7 +1,7 @@
 """Norm clipping with optional noise (weak differential privacy): no update moves the model far.
 
 Sun, Kairouz, Suresh and McMahan, "Can You Really Backdoor Federated Learning?", 2019 (arXiv:1911.07963),
-section 3.4 "Defenses": norm thresholding, and weak differential privacy.
+the defences "norm thresholding of updates" and "(weak) differential privacy".
 
 The noise is too small for a privacy guarantee, hence "weak". The paper adds it to the aggregate; so does
 this rule, once per round, with the standard deviation given here and not divided by n.

@@ -1,7 +1,7 @@
 """Robust learning rate: move backwards where too few clients agree on the sign.
 
 Ozdayi, Kantarcioglu and Gel, "Defending against Backdoors in Federated Learning with Robust Learning Rate",
-AAAI 2021, equation (4) and Algorithm 1.
+AAAI 2021, Algorithm 1.
 
 The paper puts the learning rate in front of FedAvg's mean (weighted by examples); the server's learning
 rate eta is 1 here. Its threshold theta is compared with |sum of signs|, in which a zero counts for
