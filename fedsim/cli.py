@@ -107,7 +107,7 @@ def check_command(file: File, overrides: Overrides = []) -> None:  # noqa: B006
 
 @app.command("list")
 def list_command() -> None:
-    """All plugins with their keys and defaults."""
+    """All tables and plugins with their keys, defaults and meanings."""
     with clear_errors():
         from fedsim.report.plugin_list import print_plugins
 

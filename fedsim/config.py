@@ -41,7 +41,25 @@ DEFAULT_KINDS: Mapping[tuple[str, ...], str | None] = {
 
 
 class Experiment(Section):
-    """A whole experiment file."""
+    """A whole experiment file.
+
+    Attributes:
+        name: of the run's folder; else that of the file, or of its folder where it is called experiment.toml.
+        seeds: one run each; `seed = 3` is short for `seeds = [3]`.
+        rounds: of every run.
+        data: the plugin that loads the data set.
+        federation: who takes part, see the table.
+        model: the plugin that builds the model.
+        client: the plugin that says what clients train.
+        strategy: the plugin that turns updates into the next model.
+        attack: the plugin that plays the adversary; None: everybody is honest.
+        engine: where clients are computed, see the table.
+        evaluate: when models are measured, see the table.
+        checkpoint: when the run is saved, see the table.
+        failures: how many clients may fail, see the table.
+        expect: by name of a metric, what its value has to be.
+        track: further places that the metrics of every round go to.
+    """
 
     name: str = "experiment"
     seeds: tuple[int, ...] = (0,)

@@ -151,19 +151,34 @@ class Evaluate(Section):
 
 
 class Checkpoint(Section):
-    """Rounds between checkpoints; 0 writes none."""
+    """What `--resume` goes on from.
+
+    Attributes:
+        every: rounds between checkpoints; 0 writes none.
+    """
 
     every: Annotated[int, Field(ge=0)] = 1
 
 
 class Failures(Section):
-    """The share of a cohort that may fail or be refused before the run fails; by default nobody may."""
+    """When a run gives up.
+
+    Attributes:
+        max_failed_fraction: share of a cohort that may fail or be refused; by default nobody may.
+    """
 
     max_failed_fraction: Fraction = 0.0
 
 
 class Expectation(Section):
-    """Bounds on one metric; the run ends with exit code 3 where they are not met."""
+    """Bounds on one metric; the run ends with exit code 3 where they are not met.
+
+    Attributes:
+        at_least: lower bound, inclusive.
+        at_most: upper bound, inclusive.
+        statistic: of the metric over rounds; what `attack_success` and other metrics of an attack have beyond
+            `last`, `best` and `validation_selected` is told in result.json.
+    """
 
     at_least: Finite | None = None
     at_most: Finite | None = None

@@ -197,7 +197,7 @@ def _construct(cls: type, options: Mapping[str, Any], path: str, injected: Mappi
         if name in options:
             given[name] = _value(options[name], hints[name], f"{path}.{name}", injected)
         elif name not in given and field.default is MISSING and field.default_factory is MISSING:
-            raise ConfigError(f"{path}.{name}: missing; {cls.__name__} needs it ({_words(hints[name])}).")
+            raise ConfigError(f"{path}.{name}: missing; {cls.__name__} needs it ({type_words(hints[name])}).")
     with attributed(f"{path}.kind: {cls.__name__}", PluginError):
         try:
             return cls(**given)
@@ -226,7 +226,7 @@ def _value(value: Any, hint: Any, path: str, injected: Mapping[str, Any]) -> Any
     except ValidationError as error:
         raise ConfigError(describe_error(error, value, lambda _: (), path)) from None
     except PydanticSchemaGenerationError:
-        raise PluginError(f"{path}: its type {_words(hint)} cannot be written in a file.") from None
+        raise PluginError(f"{path}: its type {type_words(hint)} cannot be written in a file.") from None
 
 
 def _as_table(value: Any, path: str) -> Mapping[str, Any]:
@@ -248,17 +248,19 @@ def _is_union(hint: Any) -> bool:
     return typing.get_origin(hint) is typing.Union
 
 
-def _words(hint: Any) -> str:
+def type_words(hint: Any) -> str:
     """`int`, `float | None`, `'auto' | 'full'`, `tuple[int, ...]`, `Optimizer`."""
     inner = typing.get_args(hint)
+    if typing.get_origin(hint) is typing.Annotated:  # with bounds, which a message of its own tells
+        return type_words(inner[0])
     if isinstance(hint, types.UnionType) or _is_union(hint):
-        return " | ".join(_words(member) for member in inner)
+        return " | ".join(type_words(member) for member in inner)
     if typing.get_origin(hint) is typing.Literal:
         return " | ".join(repr(member) for member in inner)
     if hint is type(None) or hint is Ellipsis:
         return "None" if hint is not Ellipsis else "..."
     name = getattr(hint, "__name__", str(hint))
-    return f"{name}[{', '.join(_words(member) for member in inner)}]" if inner else name
+    return f"{name}[{', '.join(type_words(member) for member in inner)}]" if inner else name
 
 
 def options_of(cls: Any) -> tuple[Option, ...]:
@@ -267,7 +269,7 @@ def options_of(cls: Any) -> tuple[Option, ...]:
         return ()
     hints = typing.get_type_hints(cls)
     return tuple(
-        Option(field.name, _words(hints[field.name]), _default(field))
+        Option(field.name, type_words(hints[field.name]), _default(field))
         for field in dataclasses.fields(cls)
         if field.init
     )
