@@ -37,7 +37,7 @@ _LABELS = tuple(line[1] for line in (*_PANELS["accuracy"], *_SUCCESS))
 _SHARES = ("accuracy", "attack success")
 _BANDED = "client_test_"
 GREY = "#5f6368"
-SHADE = "#D55E00"
+SHADE = "#3c4043"
 
 
 def draw_curves(runs: Runs, path: Path, title: str, window: tuple[int, int] | None = None) -> None:
@@ -92,7 +92,7 @@ def shade(axes: Axes, window: tuple[int, int] | None) -> dict[str, Artist]:
     """Shade an attack's rounds, the last of them included; what was drawn, by its label."""
     if window is None:
         return {}
-    return {"attack": axes.axvspan(window[0] - 0.5, window[1] + 0.5, color=SHADE, alpha=0.08, lw=0)}
+    return {"attack": axes.axvspan(window[0] - 0.5, window[1] + 0.5, color=SHADE, alpha=0.09, lw=0)}
 
 
 def _measured(runs: Runs, metric: str) -> bool:

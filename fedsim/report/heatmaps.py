@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from fedsim.report.curves import GREY, save
 
 _WIDE, _HIGH = 0.95, 0.5  # inches per column and row
+_NOISE = -0.05  # a share less its floor may fall so far below zero
 _MAP = "cividis"  # perceptually even, and readable by the colour-blind
 
 
@@ -59,11 +60,11 @@ def draw_heatmap(
 
 def _range(values: np.ndarray) -> Normalize:
     found = values[np.isfinite(values)]
-    if not len(found) or (found.min() >= 0 and found.max() <= 1):
+    if not len(found) or (found.min() >= _NOISE and found.max() <= 1):
         return Normalize(0.0, 1.0)
     low, high = float(found.min()), float(found.max())
-    if low < 0 <= high <= 1 and low >= -1:  # a change of a share
-        return Normalize(min(low, -high), max(high, -low))
+    if low < 0:  # a change: no change lies in the middle
+        return Normalize(-max(-low, high), max(-low, high))
     return Normalize(low, high if high > low else low + 1.0)
 
 
