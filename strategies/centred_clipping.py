@@ -5,6 +5,7 @@ Karimireddy, He and Jaggi, "Learning from History for Byzantine Robust Optimizat
 
 The paper's workers send momenta; here clients send the updates of their local training, and the last round's
 aggregate is the centre. Without history, before round 1, the centre is the origin, as in ByzFL.
+It is not carried over into BatchNorm's running statistics (see `strategies.layers.average_statistics`).
 """
 
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 import torch
 
 from fedsim.contracts import Cohort, Decision, Matrix, Server, Tensors, Vector
+from strategies.layers import average_statistics
 from strategies.rows import clip_factors, combination, norms, require, require_cohort
 
 
@@ -61,6 +63,6 @@ class CentredClipping:
         centre = state["centre"]
         for _ in range(self.iterations):
             centre, weights = clip_about(cohort.updates, centre, self.radius)
-        return {"centre": centre}, Decision(
-            update=centre.to(cohort.updates.dtype, copy=True), weights=weights
-        )
+        update = centre.to(cohort.updates.dtype, copy=True)
+        average_statistics(update, cohort, weights)
+        return {"centre": centre}, Decision(update=update, weights=weights)

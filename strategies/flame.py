@@ -7,6 +7,7 @@ The clipping bound is the median over the lengths of all n updates, as in line 7
 ones alone. Line 6 compares local models, `angles = "models"`; section 4 speaks of updates in places,
 and `angles = "updates"` compares those. HDBSCAN is scikit-learn's, with the paper's parameters (see
 `strategies.clusters`): more than half of the clients per cluster, so that there is at most one.
+BatchNorm's running statistics get no noise (see `strategies.layers.average_statistics`).
 """
 
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ import torch
 from fedsim.contracts import Cohort, Decision, Matrix, Server, Tensors, Vector
 from fedsim.errors import RoundError
 from strategies.clusters import density_clusters
+from strategies.layers import average_statistics
 from strategies.noise import gaussian
 from strategies.rows import clip_factors, combination, cosine_distances, norms, require, require_cohort
 
@@ -74,4 +76,5 @@ class Flame:
         weights = inside * clip_factors(lengths, bound) / inside.sum()
         update = combination(cohort.updates, weights)
         update += gaussian(update, self.noise * bound, server.rng)
+        average_statistics(update, cohort, weights)
         return state, Decision(update=update.to(cohort.updates.dtype), weights=weights)

@@ -5,6 +5,7 @@ section IV: trust scores, normalised magnitudes, and their weighted mean; the gl
 
 Without a trusted update the rule would be a plain mean, so none is refused. If no client points to the
 server's side, the paper's equation divides by zero; then all weights are 0, and the model stays.
+BatchNorm's running statistics are cut, but never stretched (see `strategies.layers.average_statistics`).
 """
 
 from dataclasses import dataclass
@@ -14,25 +15,26 @@ import torch
 
 from fedsim.contracts import Cohort, Decision, Matrix, Server, Tensors, Vector
 from fedsim.errors import RoundError
+from strategies.layers import average_statistics
 from strategies.rows import combination, norms, products, require_cohort
 
 
-def trust_weights(updates: Matrix, trusted: Vector) -> Vector:
-    """What each row is multiplied by before the sum.
+def trust_weights(updates: Matrix, trusted: Vector) -> tuple[Vector, Vector]:
+    """How far each row is trusted, and what brings it to the length of the trusted one.
 
     Args:
         updates: [n, d], the g_i.
         trusted: [d], g_0, not zero.
 
     Returns:
-        [n] float64: TS_i / sum(TS) * |g_0| / |g_i|, where TS_i = max(0, cos(g_i, g_0)); all zeros if no TS
-        is positive.
+        [n] float64 each: TS_i / sum(TS), where TS_i = max(0, cos(g_i, g_0)), all zeros if no TS is positive;
+        and |g_0| / |g_i|, or 0 for a row of zeros.
     """
     lengths, length = norms(updates), torch.linalg.vector_norm(trusted, dtype=torch.float64)
     inverse = torch.where(lengths > 0, 1 / lengths, 0.0)
     trust = (products(updates, trusted) * inverse / length).clamp(min=0)
     total = trust.sum()
-    return trust / total * length * inverse if total > 0 else torch.zeros_like(trust)
+    return (trust / total if total > 0 else trust), length * inverse
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +62,7 @@ class FLTrust:
                 f"Round {cohort.round}: the server's training on its trusted data changed nothing, so that "
                 "fltrust has no direction: raise federation.trusted or client.optimizer.learning_rate."
             )
-        weights = trust_weights(cohort.updates, trusted)
-        update = combination(cohort.updates, weights).to(cohort.updates.dtype)
-        return state, Decision(update=update, weights=weights)
+        trust, stretch = trust_weights(cohort.updates, trusted)
+        update = combination(cohort.updates, trust * stretch).to(cohort.updates.dtype)
+        average_statistics(update, cohort, trust * stretch.clamp(max=1))
+        return state, Decision(update=update, weights=trust * stretch)

@@ -3,8 +3,10 @@
 import math
 from dataclasses import dataclass
 
+from fedsim.contracts import Cohort, Vector
 from fedsim.errors import RoundError
 from fedsim.params import Layout
+from strategies.rows import combination
 
 STATISTICS = ("running_mean", "running_var")
 """Last words of the names of BatchNorm's buffers, which are averages and not trained parameters."""
@@ -61,3 +63,18 @@ def _first_word(piece: Piece) -> str:
 def statistics(layout: Layout) -> tuple[Piece, ...]:
     """The tensors that are BatchNorm's running statistics."""
     return tuple(piece for piece in pieces(layout) if piece.name.rpartition(".")[2] in STATISTICS)
+
+
+def average_statistics(update: Vector, cohort: Cohort, weights: Vector) -> None:
+    """Set the columns of BatchNorm's running statistics to a weighted mean of the clients', in place.
+
+    A rule that turns, stretches, carries over or noises updates could push a variance below zero, and the
+    next forward pass would give NaN.
+
+    Args:
+        update: [d], the rule's own, to be changed.
+        cohort: of the round.
+        weights: [n], not negative, with a sum of at most 1.
+    """
+    for piece in statistics(cohort.layout):
+        update[piece.columns] = combination(cohort.updates[:, piece.columns], weights).to(update.dtype)

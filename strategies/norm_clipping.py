@@ -5,6 +5,7 @@ the defences "norm thresholding of updates" and "(weak) differential privacy".
 
 The noise is too small for a privacy guarantee, hence "weak". The paper adds it to the aggregate; so does
 this rule, once per round, with the standard deviation given here and not divided by n.
+BatchNorm's running statistics get none (see `strategies.layers.average_statistics`).
 """
 
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 import torch
 
 from fedsim.contracts import Cohort, Decision, Server, Tensors, Vector
+from strategies.layers import average_statistics
 from strategies.noise import gaussian
 from strategies.rows import clip_factors, combination, norms, require, require_cohort, shares
 
@@ -49,4 +51,5 @@ class NormClipping:
         weights = shares(cohort, weighted=self.weighted) * clip_factors(norms(cohort.updates), self.bound)
         update = combination(cohort.updates, weights)
         update += gaussian(update, self.noise, server.rng)
+        average_statistics(update, cohort, weights)
         return state, Decision(update=update.to(cohort.updates.dtype), weights=weights)

@@ -5,7 +5,8 @@ AAAI 2021, Algorithm 1.
 
 The paper puts the learning rate in front of FedAvg's mean (weighted by examples); the server's learning
 rate eta is 1 here. Its threshold theta is compared with |sum of signs|, in which a zero counts for
-neither side.
+neither side. BatchNorm's running statistics are never turned
+(see `strategies.layers.average_statistics`).
 """
 
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 import torch
 
 from fedsim.contracts import Cohort, Decision, Matrix, Server, Tensors, Vector
+from strategies.layers import average_statistics
 from strategies.rows import by_column, combination, require, require_cohort, shares
 
 
@@ -49,6 +51,9 @@ class RobustLearningRate:
         """
         rule = f"rlr with threshold={self.threshold}"
         require_cohort(rule, cohort, max(1, self.threshold), "lower strategy.threshold")
-        mean = combination(cohort.updates, shares(cohort, weighted=self.weighted))
+        weights = shares(cohort, weighted=self.weighted)
+        mean = combination(cohort.updates, weights)
         agreed = agreement(cohort.updates) >= self.threshold
-        return state, Decision(update=torch.where(agreed, mean, -mean).to(cohort.updates.dtype))
+        update = torch.where(agreed, mean, -mean)
+        average_statistics(update, cohort, weights)
+        return state, Decision(update=update.to(cohort.updates.dtype))

@@ -3,8 +3,8 @@
 Reddi et al., "Adaptive Federated Optimization", ICLR 2021, Algorithm 1 (FedOpt), with the minus sign inside:
 the pseudo-gradient is -Delta, and an update is added to the model.
 
-BatchNorm's running statistics are averages, not parameters: momentum would carry a variance below zero, and
-the next forward pass would give NaN. They take the inner rule's update as it is.
+BatchNorm's running statistics are averages, not parameters: momentum would carry a variance below zero (see
+`strategies.layers.average_statistics`). They take the inner rule's update as it is.
 """
 
 from collections.abc import Callable, Mapping

@@ -90,3 +90,10 @@ def test_a_wide_radius_is_the_mean_and_the_centre_follows(normal, cohort_of, ser
     after, decision = rule.step(state, cohort_of(updates), server_of(3))
     torch.testing.assert_close(decision.update, updates.mean(dim=0), rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(after["centre"], updates.mean(dim=0), rtol=1e-12, atol=1e-12)
+
+
+def test_last_round_s_change_of_a_variance_is_not_made_again(cohort_of, server_of, layout):
+    rule, state = CentredClipping(radius=0.01), {"centre": torch.full((layout.size,), -0.5).double()}
+    _, decision = rule.step(state, cohort_of(torch.zeros(3, layout.size)), server_of(layout.size))
+    assert decision.update[12:16].tolist() == [0] * 4
+    assert decision.update[0] < -0.4

@@ -34,8 +34,9 @@ def test_update_follows_the_equations(dtype, rel, normal, cohort_of, server_of):
 def test_a_client_that_points_away_weighs_nothing_and_length_buys_nothing(normal):
     trusted = torch.ones(3, dtype=torch.float64)
     updates = torch.stack([trusted, -trusted, 1e6 * trusted, 0 * trusted])
-    weights = trust_weights(updates, trusted)
-    assert weights.tolist() == pytest.approx([0.5, 0, 0.5e-6, 0])
+    trust, stretch = trust_weights(updates, trusted)
+    assert trust.tolist() == pytest.approx([0.5, 0, 0.5, 0])
+    assert stretch.tolist() == pytest.approx([1, 1, 1e-6, 0])
 
 
 def test_if_nobody_points_the_server_s_way_the_model_stays(cohort_of, server_of):
@@ -60,3 +61,14 @@ def test_the_platform_can_ask_whether_trusted_data_are_needed():
     assert FedAdam(learning_rate=1.0, rule=FLTrust()).needs_trusted
     assert not FedAdam(learning_rate=1.0).needs_trusted
     assert replace(FLTrust()) == FLTrust()
+
+
+def test_short_updates_are_stretched_but_their_batch_norm_statistics_are_not(cohort_of, server_of, layout):
+    updates = torch.full((3, layout.size), 0.01)
+    updates[:, 12:16] = -0.5  # of variances near 1
+    trusted = torch.full((layout.size,), 10.0)
+    trusted[12:16] = 0.0
+    _, decision = FLTrust().step({}, cohort_of(updates), server_of(layout.size, torch.float32, trusted))
+    assert decision.weights.sum() > 10
+    assert decision.update[12:16].tolist() == pytest.approx([-0.5] * 4)
+    assert decision.update[0] > 0.1
