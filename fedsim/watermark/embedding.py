@@ -142,7 +142,8 @@ def train(
 
     def losses(tensors: Tensors, step: int) -> Tensor:
         own = [options.strength * mark.loss(tensors, options.margin) for mark in marks]
-        return torch.stack([task.loss(tensors, generator), *(one.float() for one in own)])
+        first = task.loss(tensors, generator)
+        return torch.stack([first, *(one.to(first.dtype) for one in own)])
 
     combine = pcgrad if options.combine == "pcgrad" else summed
     return descend(start or model_tensors(model), losses, options.optimizer, options.epochs, combine)
