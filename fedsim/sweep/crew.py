@@ -2,14 +2,15 @@
 
 import os
 import signal
+import threading
 from collections import deque
 from contextlib import suppress
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, Protocol
 
-from fedsim.engine.processes import ENVIRONMENT, end_with_parent
+from fedsim.engine.processes import ENVIRONMENT
 from fedsim.plugins import search_in
 from fedsim.sweep.plan import Task
 from fedsim.sweep.play import Ended, play
@@ -141,7 +142,7 @@ class _Child:
 def _serve(pipe: Connection, folders: tuple[Path, ...]) -> None:
     """A child's life: tasks in, endings out, until the pipe closes or a signal comes."""
     os.setsid()
-    end_with_parent(os.getppid())  # the server, which ends with the sweep
+    threading.Thread(target=_end_with_sweep, daemon=True, name="fedsim-sweep-parent").start()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
     signal.signal(signal.SIGTERM, _interrupt)
     search_in(*folders)
@@ -149,6 +150,14 @@ def _serve(pipe: Connection, folders: tuple[Path, ...]) -> None:
         while True:
             task: Any = pipe.recv()
             pipe.send(play(task))
+
+
+def _end_with_sweep() -> None:
+    """However the sweep ends: this process and what it started, which would keep the folder locked."""
+    sweep = parent_process()  # the server is none, and lives as long as its children do
+    if sweep is not None:
+        wait([sweep.sentinel])
+        os.killpg(0, signal.SIGKILL)
 
 
 def _interrupt(number: int, frame: Any) -> None:
