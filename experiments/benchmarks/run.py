@@ -1,0 +1,114 @@
+"""Times fedsim against its peers on the same weights and batches.
+
+python experiments/benchmarks/run.py W1 W2 W3 W4 W5 --peers flower,loop
+python experiments/benchmarks/run.py W1 --peers pfl,fedjax --pfl-python PATH --fedjax-python PATH
+python experiments/benchmarks/run.py --picture curves.png
+"""
+
+import argparse
+import json
+import os
+import platform
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import verdict
+from catalogue import TOGETHER, WORKLOADS, by_clients, by_parameters
+from contenders import contenders
+from picture import draw
+from rich.console import Console
+from session import Played, play
+from workload import Variant
+
+from fedsim.run.provenance import versions
+
+PEERS = ("flower", "pfl", "fedjax", "loop")
+PLACES = "in-process:1,in-process:2,ray:2"
+SERIES_PLACES = "in-process:1,in-process:2"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The exit code: 0, or 1 where final models differ or one of ours is missing."""
+    asked = _parser().parse_args(arguments)
+    console, errors = Console(width=110), Console(stderr=True)
+    torch.set_num_threads(1)
+    played = Played([], {})
+    for group in _groups(asked):
+        found = play([(one, _contenders(one, asked)) for one in group], errors.print)
+        played = Played(played.rows + found.rows, played.times | found.times)
+    report = {
+        "machine": machine(),
+        "quick": asked.quick,
+        "rows": played.rows,
+        "ratios": verdict.ratios(played.times, judged=not asked.quick),
+        "limits": [] if asked.quick else verdict.limits(played.rows),
+    }
+    asked.out.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    if asked.picture:
+        draw(played.rows, asked.picture)
+    verdict.show(report, console)
+    return int(any(_bad(row) for row in played.rows))
+
+
+def machine() -> dict[str, Any]:
+    """Features only, no names."""
+    pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return {
+        "cores": len(os.sched_getaffinity(0)),
+        "machine": platform.machine(),
+        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+        "memory_gib": round(pages / 2**30),
+        "versions": {name: found for name, found in versions().items() if found},
+    }
+
+
+def _groups(asked: argparse.Namespace) -> list[list[Variant]]:
+    """Variants that are interleaved with each other; each group is a session of its own."""
+    groups: list[list[Variant]] = []
+    for name in asked.workloads:
+        variants = WORKLOADS[name].variants(asked.quick)
+        groups += [variants] if name in TOGETHER else [[one] for one in variants]
+    if asked.picture:
+        groups += [[one] for one in (*by_clients(asked.quick), *by_parameters(asked.quick))]
+    return groups
+
+
+def _contenders(variant: Variant, asked: argparse.Namespace) -> list[Any]:
+    varied = not variant.name.startswith("W")
+    places = asked.places or (SERIES_PLACES if varied else PLACES)
+    pythons = {"pfl": asked.pfl_python, "fedjax": asked.fedjax_python}
+    return contenders(variant, asked.peers, places.split(","), pythons)
+
+
+def _bad(row: dict[str, Any]) -> bool:
+    if "missing" in row:
+        return row["tier"] is not None
+    return not row["model_agrees"]
+
+
+def _peers(text: str) -> list[str]:
+    chosen = [word for word in text.split(",") if word]
+    for peer in chosen:
+        if peer not in PEERS:
+            raise argparse.ArgumentTypeError(f"{peer!r} is none of {', '.join(PEERS)}")
+    return chosen
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("workloads", nargs="*", choices=[[], *WORKLOADS], metavar="W1..W5")
+    parser.add_argument("--peers", type=_peers, default=["loop"], help="of flower, pfl, fedjax, loop")
+    parser.add_argument("--pfl-python", help="interpreter of an environment with pfl")
+    parser.add_argument("--fedjax-python", help="interpreter of an environment with fedjax")
+    parser.add_argument("--places", help=f"backend:workers of ours; default {PLACES}")
+    parser.add_argument("--out", type=Path, default=Path("benchmark.json"), help="the report")
+    parser.add_argument("--picture", type=Path, help="draw times against clients and parameters")
+    parser.add_argument("--quick", action="store_true", help="toy sizes: does everything start?")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

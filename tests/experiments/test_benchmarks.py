@@ -1,0 +1,114 @@
+"""The benchmark command at toy sizes: who plays, what is reported, and what statistics are formed."""
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).resolve().parents[2] / "experiments" / "benchmarks"
+
+
+@pytest.fixture
+def part(monkeypatch):
+    """Imports a module of the benchmark folder, which is a script's folder and no package."""
+    monkeypatch.syspath_prepend(str(FOLDER))
+    return importlib.import_module
+
+
+def quick(tmp_path, *words):
+    out = tmp_path / "benchmark.json"
+    command = [sys.executable, str(FOLDER / "run.py"), "--quick", "--out", str(out), *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return json.loads(out.read_text()), done.stdout
+
+
+def test_our_tiers_and_the_loop_end_with_the_same_model(tmp_path):
+    words = ("W1", "--peers", "loop,pfl,fedjax", "--fedjax-python", sys.executable)
+    report, printed = quick(tmp_path, *words, "--places", "in-process:1")
+    rows = {row["label"]: row for row in report["rows"]}
+    assert set(rows) == {
+        "T0 in-process 1",
+        "T1 in-process 1",
+        "T2 in-process 1",
+        "loop",
+        "pfl 1 thread",
+        "pfl 2 threads",
+        "fedjax",
+    }
+    for label in ("T0 in-process 1", "T1 in-process 1", "T2 in-process 1", "loop"):
+        row = rows[label]
+        assert row["model_agrees"]
+        assert row["model_distance"] < 1e-5
+        assert row["compared_with"] == "loop"
+        assert 0 < row["ms_per_round"]["min"] <= row["ms_per_round"]["median"] <= row["ms_per_round"]["max"]
+        assert row["peak_mb"] > 50
+        assert row["startup_s"] > 0
+    assert "--pfl-python" in rows["pfl 1 thread"]["missing"]
+    assert "missing: no interpreter given" in printed
+    assert "No module named 'fedjax'" in rows["fedjax"]["missing"]  # an interpreter without it
+    assert set(report["ratios"]["W1"]) >= {"T1/loop", "T2/loop"}
+    assert set(report["machine"]) == {"cores", "machine", "cpu_capability", "memory_gib", "versions"}
+
+
+@pytest.mark.slow
+def test_every_workload_agrees_with_flower_and_the_loop(tmp_path):
+    words = ("W1", "W2", "W3", "W4", "W5", "--peers", "flower,loop", "--places", "in-process:2,ray:2")
+    picture = tmp_path / "curves.png"
+    report, _ = quick(tmp_path, *words, "--picture", str(picture))
+    assert all(row["model_agrees"] for row in report["rows"])
+    assert {row["label"] for row in report["rows"]} >= {"flower", "loop", "T1 ray 2", "T2 in-process 2"}
+    assert picture.stat().st_size > 10_000
+
+
+def test_a_ratio_is_formed_within_each_repetition(part):
+    spread = part("spread")
+    slow, fast = [[10.0, 30.0, 20.0], [40.0]], [[2.0], [8.0, 2.0]]
+    assert spread.ratio(slow, fast) == spread.Spread(median=9.0, low=8.0, high=10.0)
+    with pytest.raises(ValueError, match="argument 2 is shorter"):
+        spread.ratio(slow, fast[:1])
+
+
+def test_the_better_backend_counts_and_a_name_is_not_a_prefix_of_another(part):
+    spread = part("spread")
+    times = {"T1 in-process 1": [[5.0]], "T1 ray 2": [[4.0]], "T10 x": [[1.0]], "loop": [[9.0]]}
+    assert spread.fastest(times, "T1") == "T1 ray 2"
+    assert spread.fastest(times, "T1 in-process") == "T1 in-process 1"
+    assert spread.fastest(times, "loop") == "loop"
+    assert spread.fastest(times, "T2") is None
+
+
+def test_goals_are_judged_by_the_median(part):
+    verdict = part("verdict")
+    times = {
+        ("W1", "T2 in-process 1"): [[1.0], [2.0], [1.0]],
+        ("W1", "loop"): [[9.0], [9.0], [7.0]],
+        ("W5 1000", "T2 in-process 1"): [[10.0]],
+        ("W5 10000", "T2 in-process 1"): [[12.0]],
+    }
+    found = verdict.ratios(times)
+    assert found["W1"]["T2/loop"] | {"between": 0} == {
+        "median": 7.0,
+        "low": 4.5,
+        "high": 9.0,
+        "goal": 8,
+        "met": False,
+        "between": 0,
+    }
+    assert not found["W5"]["T2 1000/10000"]["met"]
+    assert verdict.ratios(times, judged=False)["W1"]["T2/loop"]["goal"] is None
+
+
+def test_peak_memory_counts_this_process_and_its_children(part):
+    memory = part("memory")
+    code = "import time; block = bytearray(200_000_000); print(1, flush=True); time.sleep(60)"
+    before = memory.peak_mb(os.getpid())
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as child:
+        assert child.stdout.readline()
+        after = memory.peak_mb(os.getpid())
+        child.kill()
+    assert 195 < after - before < 260
