@@ -8,56 +8,16 @@ As there, no bias correction (unlike Adam) and v starts at tau^2, the smallest v
 unless another is given. What happens to BatchNorm's statistics: see `strategies.server_optimizer`.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-import torch
-
-from fedsim.contracts import Cohort, Decision, Server, Strategy, Tensors, Vector
-from strategies.fedavg import FedAvg
-from strategies.server_optimizer import follow, require_positive, require_share, start
+from fedsim.contracts import Vector
+from strategies.server_optimizer import Adaptive
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedAdam:
-    """Adam on the inner rule's updates.
+class FedAdam(Adaptive):
+    """Adam on the inner rule's updates; see `Adaptive` for the attributes."""
 
-    Attributes:
-        learning_rate: eta; about the size of a coordinate's step, in parameter units.
-        beta1: decay of the mean.
-        beta2: decay of the mean square.
-        tau: adaptivity; larger is closer to momentum.
-        rule: what makes one update of the cohort.
-    """
-
-    learning_rate: float
-    beta1: float = 0.9
-    beta2: float = 0.99
-    tau: float = 1e-3
-    rule: Strategy = field(default_factory=FedAvg)
-
-    def __post_init__(self) -> None:
-        """Refuse values that diverge, stand still or divide by zero."""
-        require_positive("learning_rate", self.learning_rate)
-        require_share("beta1", self.beta1)
-        require_share("beta2", self.beta2)
-        require_positive("tau", self.tau)
-
-    @property
-    def needs_trusted(self) -> bool:
-        """Does the inner rule need the server's own data?"""
-        return bool(getattr(self.rule, "needs_trusted", False))
-
-    def init(self, model: Vector) -> Tensors:
-        """`mean` and `square`, [d] float64 each, and the inner rule's state."""
-        zeros = torch.zeros_like(model, dtype=torch.float64)
-        return start(self.rule, model, {"mean": zeros, "square": zeros + self.tau**2})
-
-    def step(self, state: Tensors, cohort: Cohort, server: Server) -> tuple[Tensors, Decision]:
-        """The adaptive step; weights are the inner rule's."""
-
-        def move(delta: Vector) -> tuple[Vector, dict[str, torch.Tensor]]:
-            mean = self.beta1 * state["mean"] + (1 - self.beta1) * delta
-            square = self.beta2 * state["square"] + (1 - self.beta2) * delta.square()
-            return self.learning_rate * mean / (square.sqrt() + self.tau), {"mean": mean, "square": square}
-
-        return follow(self.rule, state, cohort, server, move)
+    def next_square(self, square: Vector, squared: Vector) -> Vector:
+        """The decayed mean: beta2 v + (1 - beta2) Delta^2."""
+        return self.beta2 * square + (1 - self.beta2) * squared

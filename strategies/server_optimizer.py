@@ -7,11 +7,15 @@ BatchNorm's running statistics are averages, not parameters: momentum would carr
 `strategies.layers.average_statistics`). They take the inner rule's update as it is.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor
 
 from fedsim.contracts import Cohort, Decision, Server, Strategy, Tensors, Vector
+from strategies.fedavg import FedAvg
 from strategies.layers import statistics
 from strategies.rows import require
 
@@ -56,3 +60,53 @@ def require_share(name: str, value: float) -> None:
 def require_positive(name: str, value: float) -> None:
     """Refuse a number that is not above 0 and finite."""
     require(0 < value < float("inf"), f"{name} must be above 0, found {value}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adaptive(ABC):
+    """FedOpt's Algorithm 2, but for how the mean square grows.
+
+    Attributes:
+        learning_rate: eta; about the size of a coordinate's step, in parameter units.
+        beta1: decay of the mean.
+        beta2: decay of the mean square.
+        tau: adaptivity; larger is closer to momentum.
+        rule: what makes one update of the cohort.
+    """
+
+    learning_rate: float
+    beta1: float = 0.9
+    beta2: float = 0.99
+    tau: float = 1e-3
+    rule: Strategy = field(default_factory=FedAvg)
+
+    def __post_init__(self) -> None:
+        """Refuse values that diverge, stand still or divide by zero."""
+        require_positive("learning_rate", self.learning_rate)
+        require_share("beta1", self.beta1)
+        require_share("beta2", self.beta2)
+        require_positive("tau", self.tau)
+
+    @property
+    def needs_trusted(self) -> bool:
+        """Does the inner rule need the server's own data?"""
+        return bool(getattr(self.rule, "needs_trusted", False))
+
+    @abstractmethod
+    def next_square(self, square: Vector, squared: Vector) -> Vector:
+        """The new v of the old one and Delta^2; [d], [d] -> [d]."""
+
+    def init(self, model: Vector) -> Tensors:
+        """`mean` and `square`, [d] float64 each, and the inner rule's state."""
+        zeros = torch.zeros_like(model, dtype=torch.float64)
+        return start(self.rule, model, {"mean": zeros, "square": zeros + self.tau**2})
+
+    def step(self, state: Tensors, cohort: Cohort, server: Server) -> tuple[Tensors, Decision]:
+        """The adaptive step; weights are the inner rule's."""
+
+        def move(delta: Vector) -> tuple[Vector, dict[str, Tensor]]:
+            mean = self.beta1 * state["mean"] + (1 - self.beta1) * delta
+            square = self.next_square(state["square"], delta.square())
+            return self.learning_rate * mean / (square.sqrt() + self.tau), {"mean": mean, "square": square}
+
+        return follow(self.rule, state, cohort, server, move)
