@@ -17,16 +17,19 @@ from typing import Any
 
 from fedsim.run.atomic_files import save_json
 from fedsim.sweep.collect import Row, write_rows
-from fedsim.sweep.file import DEFAULT_METRICS, Sweep
+from fedsim.sweep.file import Sweep
 from fedsim.sweep.paired import Comparison, comparisons
 from fedsim.sweep.pivot import Pivot, entry, groups, pivots
+from fedsim.sweep.settings import DEFAULT_METRICS
 from fedsim.sweep.text import (
+    choices_markdown,
     comparisons_csv,
     comparisons_markdown,
     pivot_markdown,
     rows_csv,
     statistics_csv,
 )
+from fedsim.sweep.tuning import Choice, settled
 
 
 def metrics_of(sweep: Sweep, rows: Sequence[Row]) -> tuple[str, ...]:
@@ -35,25 +38,29 @@ def metrics_of(sweep: Sweep, rows: Sequence[Row]) -> tuple[str, ...]:
     return sweep.report.metrics or tuple(name for name in DEFAULT_METRICS if name in measured)
 
 
+def shown(sweep: Sweep, rows: Sequence[Row]) -> tuple[list[Row], list[Choice]]:
+    """The rows behind tables and pictures, and how the axes that are not shown were settled."""
+    return settled(rows, sweep.report.tune, sweep.report.by)
+
+
 def tables_of(sweep: Sweep, rows: Sequence[Row]) -> list[Pivot]:
     """The report's tables."""
-    report = sweep.report
-    return pivots(rows, report.rows or (), report.columns or (), metrics_of(sweep, rows))
+    report, (kept, _) = sweep.report, shown(sweep, rows)
+    return pivots(kept, report.rows or (), report.columns or (), metrics_of(sweep, rows))
 
 
 def comparisons_of(sweep: Sweep, rows: Sequence[Row]) -> list[Comparison]:
     """The report's comparisons; none without a baseline."""
-    if sweep.baseline is None:
-        return []
-    return comparisons(rows, *sweep.baseline, metrics_of(sweep, rows))
+    return comparisons(shown(sweep, rows)[0], sweep.baselines, metrics_of(sweep, rows))
 
 
 def markdown(sweep: Sweep, rows: Sequence[Row]) -> str:
     """All tables, and a line on what is not in them."""
     parts = [pivot_markdown(pivot) for pivot in tables_of(sweep, rows)]
-    found = comparisons_of(sweep, rows)
-    if found:
+    if found := comparisons_of(sweep, rows):
         parts.append(comparisons_markdown(found))
+    if choices := shown(sweep, rows)[1]:
+        parts.append(choices_markdown(choices, sweep.report.by))
     parts.append(_footnote(sweep, rows))
     return "\n".join(parts)
 
@@ -83,6 +90,7 @@ def write_state(out: Path, sweep: Sweep, rows: Sequence[Row]) -> None:
         "status": dict(Counter(row.status for row in rows)),
         "complete": all(row.ended for row in rows),
         "cells": cells,
+        "settled": [asdict(one) for one in shown(sweep, rows)[1]],
         "comparisons": [asdict(one) for one in comparisons_of(sweep, rows)],
     }
     save_json(out / "sweep.json", told)

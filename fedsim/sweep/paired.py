@@ -43,11 +43,19 @@ class Comparison:
     wilcoxon_holm: float | None = None
 
 
-def comparisons(rows: Sequence[Row], axis: str, baseline: str, metrics: Sequence[str]) -> list[Comparison]:
-    """All of them, metric by metric; cells without a common seed are left out."""
+def comparisons(
+    rows: Sequence[Row], baselines: Sequence[tuple[str, str]], metrics: Sequence[str]
+) -> list[Comparison]:
+    """All of them, metric by metric; cells without a common seed are left out.
+
+    Args:
+        rows: of the whole sweep.
+        baselines: axis and label of each.
+        metrics: paths; p-values are corrected over all comparisons of one metric.
+    """
     found = []
     for metric in metrics:
-        family = _family(rows, axis, baseline, metric)
+        family = [one for baseline in baselines for one in _family(rows, *baseline, metric)]
         t_tests = holm([one.t_test for one in family])
         wilcoxons = holm([one.wilcoxon for one in family])
         found += [

@@ -12,7 +12,7 @@ from fedsim.report.heatmaps import draw_heatmap
 from fedsim.sweep.cells import Cell
 from fedsim.sweep.collect import Row, records_of
 from fedsim.sweep.file import Sweep
-from fedsim.sweep.output import tables_of
+from fedsim.sweep.output import shown, tables_of
 from fedsim.sweep.pivot import Pivot, groups, told
 
 CURVES = ("attack_success", "test_accuracy", "client_test_accuracy")
@@ -46,12 +46,12 @@ def _draw_heatmap(pivot: Pivot, path: Path, sweep: Sweep) -> None:
 
 def draw_sweep_curves(out: Path, sweep: Sweep, cells: Sequence[Cell], rows: Sequence[Row]) -> list[Path]:
     """A picture for each axis of the report's `curves`: its values are lines, all else panels."""
-    ended = [row for row in rows if row.ended]
+    ended = [row for row in shown(sweep, rows)[0] if row.ended]
     metric = sweep.report.curve or _measured(ended)
     if metric is None:
         return []
     records = {row.folder: records_of(out, row) for row in ended}
-    windows = {tuple(cell.choices.values()): _window(cell) for cell in cells}
+    windows = {cell.experiment.digest(): _window(cell) for cell in cells}
     drawn = []
     for axis in sweep.report.curves or ():
         panels = _panels(axis, metric, ended, records, windows)
@@ -71,7 +71,7 @@ def _panels(
     metric: str,
     rows: Sequence[Row],
     records: Mapping[str, Sequence[Mapping[str, object]]],
-    windows: Mapping[tuple[str, ...], tuple[int, int] | None],
+    windows: Mapping[str, tuple[int, int] | None],
 ) -> list[Panel]:
     """A panel for each combination of the other axes in which the metric was measured."""
     others = [name for name in rows[0].axes if name != axis]
@@ -82,7 +82,7 @@ def _panels(
             having = [row for row in runs if f"{metric}.last" in row.metrics]
             if having:
                 lines[label] = [records[row.folder] for row in having]
-                window = window or windows[tuple(having[0].axes.values())]
+                window = window or windows[having[0].digest]
         if lines:
             floor = "attack_floor" if metric == "attack_success" else None
             panels.append(Panel(told(others, labels) or axis, lines, window, floor))

@@ -8,6 +8,7 @@ from typing import Any
 from fedsim.sweep.collect import Row
 from fedsim.sweep.paired import Comparison
 from fedsim.sweep.pivot import Pivot, entry, groups
+from fedsim.sweep.tuning import Choice
 
 STATISTICS = ("n", "mean", "std", "half_width", "low", "high")
 
@@ -41,16 +42,13 @@ def _escaped(text: str) -> str:
 
 def comparisons_markdown(found: Sequence[Comparison]) -> str:
     """One line per comparison, a table per metric."""
-    heading = ["value", "where", "pairs", "difference", "p (t)", "Holm", "p (Wilcoxon)", "Holm"]
+    heading = ["value", "against", "where", "pairs", "difference", "p (t)", "Holm", "p (Wilcoxon)", "Holm"]
     parts = []
     for metric in dict.fromkeys(one.metric for one in found):
         chosen = [one for one in found if one.metric == metric]
         lines = [heading, *(_comparison(one) for one in chosen)]
-        count = f"{len(chosen)} comparison{'s' if len(chosen) > 1 else ''}"
-        parts.append(
-            f"**{metric}: against {chosen[0].baseline}, paired by seed; Holm over {count}**\n\n"
-            + table_markdown(lines)
-        )
+        title = f"**{metric}, paired by seed; Holm over {len(chosen)}**\n\n"
+        parts.append(title + table_markdown(lines))
     return "\n".join(parts)
 
 
@@ -59,11 +57,22 @@ def _comparison(one: Comparison) -> list[str]:
     tests = (one.t_test, one.t_test_holm, one.wilcoxon, one.wilcoxon_holm)
     return [
         one.label,
+        one.baseline,
         one.place,
         str(one.pairs),
         f"{one.difference:+.4f}{half}",
         *("-" if p is None else f"{p:.3g}" for p in tests),
     ]
+
+
+def choices_markdown(choices: Sequence[Choice], by: str) -> str:
+    """What was settled on validation data, and among how many settings."""
+    lines = [["where", "chosen", by, "of"]]
+    for one in choices:
+        value = "-" if one.value is None else f"{one.value:.4f}"
+        count = f"{one.candidates}" + ("" if one.complete else " (incomplete)")
+        lines.append([one.place, one.chosen or "none measured", value, count])
+    return f"**Settled by the best mean of {by} over seeds**\n\n" + table_markdown(lines)
 
 
 def statistics_csv(rows: Sequence[Row], metrics: Sequence[str]) -> str:

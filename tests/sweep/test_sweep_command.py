@@ -105,7 +105,7 @@ def test_an_attack_s_clean_run_is_shared_and_played_once(write, play, folder, ca
             assert 0 <= metrics["attack_success.at_stop"] <= 1
     out = capsys.readouterr().out
     assert "**attack_success.at_stop**" in out
-    assert "against none, paired by seed" in out
+    assert "**test_accuracy.last, paired by seed; Holm over 4**" in out
     before = stamps(folder / "out")
     more = ATTACKED.replace(
         "[sweep.defence]", 'extra = { kind = "plugins_of_a_sweep:Patch" }\n[sweep.defence]'

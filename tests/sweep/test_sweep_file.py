@@ -88,7 +88,7 @@ def test_labels_of_tables_are_kinds_where_these_differ(write):
 def test_overrides_change_the_file_and_its_report(write):
     sweep, cells = read(write("[sweep]\nrounds = [1, 2]\n"), "seeds=[7]", 'sweep.report.compare="1"')
     assert cells[0].experiment.seeds == (7,)
-    assert sweep.baseline == ("rounds", "1")
+    assert sweep.baselines == (("rounds", "1"),)
 
 
 def test_cells_are_chosen_by_axis_and_label(write):

@@ -135,7 +135,7 @@ def test_comparisons_pair_by_seed_within_all_other_axes(row):
         for rule, column in first.items()
         for seed, value in enumerate(column)
     ]
-    found = comparisons(rows, "rule", "x", ["m"])
+    found = comparisons(rows, [("rule", "x")], ["m"])
     assert [(one.label, one.place, one.pairs) for one in found] == [
         ("y", "site=s", 3),
         ("z", "site=s", 2),
