@@ -27,7 +27,7 @@ from torch.nn import functional
 
 from attacks.badnets import BadNets
 from attacks.programs import check_above_zero
-from attacks.trigger_search import Examples, due, improved, searcher
+from attacks.trigger_search import Examples, check_device, due, improved, searcher
 from attacks.triggers import Patch, Trigger, poison_batch
 from fedsim.contracts import Batch, Tensors
 from fedsim.errors import ConfigError
@@ -50,6 +50,7 @@ class A3fl(BadNets):
         unlearn_steps: of the copy.
         unlearn_rate: its learning rate.
         search_batch: images per step.
+        search_device: where the search computes, such as "cuda".
         repeat: rounds between searches in the window; 0: once, as the window opens.
     """
 
@@ -63,6 +64,7 @@ class A3fl(BadNets):
     unlearn_steps: int = 10
     unlearn_rate: float = 0.01
     search_batch: int = 64
+    search_device: str = "cpu"
     repeat: int = 1
 
     def __post_init__(self) -> None:
@@ -75,6 +77,7 @@ class A3fl(BadNets):
         for key in ("unlearn_every", "search_batch"):
             if getattr(self, key) < 1:
                 raise ConfigError(f"{key} must be at least 1, found {getattr(self, key)}.")
+        check_device("search_device", self.search_device)
         if not 0 <= self.balance < float("inf"):
             raise ConfigError(f"balance must be at least 0 and finite, found {self.balance}.")
 
@@ -86,8 +89,12 @@ class A3fl(BadNets):
         """In the window search on, from the last trigger."""
         if not self.steps or not due(view.round - int(state[START]), self.repeat):
             return state
-        pool = Examples.of(view.data or (), view.model.device, view.layout.dtype)
-        loss = AdversarialLoss(self, copy.deepcopy(view.program.model).eval(), _model(view), pool, rng)
+        device = torch.device(self.search_device)
+        pool = Examples.of(view.data or (), device, view.layout.dtype)
+        received = view.layout.unflatten(view.model, view.integers)
+        tensors = {name: value.to(device) for name, value in received.items()}
+        model = copy.deepcopy(view.program.model).to(device).eval()
+        loss = AdversarialLoss(self, model, tensors, pool, rng)
         found = improved(Trigger.from_state(state), loss, self.steps, searcher("sign", self.step_size))
         return {**state, **found.state()}
 
@@ -154,7 +161,3 @@ def similarity(ours: Tensors, theirs: Tensors) -> float:
     names = [name for name, value in theirs.items() if value.is_floating_point()]
     a, b = (torch.cat([one[name].detach().double().reshape(-1) for name in names]) for one in (ours, theirs))
     return float(functional.cosine_similarity(a, b, dim=0))
-
-
-def _model(view: View) -> dict[str, Tensor]:
-    return view.layout.unflatten(view.model, view.integers)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from attacks.triggers import Trigger
 from fedsim.contracts import Batch, ClientData, Optimizer, Vector
-from fedsim.errors import RoundError
+from fedsim.errors import ConfigError, RoundError
 from fedsim.training.optimizers import Adam
 
 Search = Literal["adam", "sign"]
@@ -69,6 +69,18 @@ def improved(
         optimizer.step(pattern, torch.where(trigger.mask, gradient, 0.0), state)
         pattern.clamp_(0, 1)
     return trigger.with_pattern(pattern if steps else trigger.pattern)
+
+
+def check_device(key: str, name: str) -> None:
+    """Refuse what names no device.
+
+    Raises:
+        ConfigError: naming `key`.
+    """
+    try:
+        torch.device(name)
+    except RuntimeError:
+        raise ConfigError(f'{key} must be a device such as "cpu" or "cuda", found {name!r}.') from None
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,8 @@
 
 from math import isfinite
 
-import torch
-
 from attacks.programs import check_above_zero
+from attacks.trigger_search import check_device
 from attacks.triggers import Trigger
 from fedsim.errors import ConfigError
 
@@ -26,12 +25,7 @@ def check_search(steps: int, rate: float, batch: int, device: str) -> None:
     check_above_zero("search_rate", rate)
     if batch < 1:
         raise ConfigError(f"search_batch must be at least 1, found {batch}.")
-    try:
-        torch.device(device)
-    except RuntimeError:
-        raise ConfigError(
-            f'search_device must be a device such as "cpu" or "cuda", found {device!r}.'
-        ) from None
+    check_device("search_device", device)
 
 
 def check_upload(proximal: float, gamma: float, radius: float | str | None, fill: bool) -> None:

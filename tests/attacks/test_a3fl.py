@@ -231,6 +231,7 @@ def test_it_needs_the_colluders_data(model):
         ({"unlearn_steps": -1}, "unlearn_steps must be at least 0, found -1"),
         ({"unlearn_rate": float("nan")}, "unlearn_rate must be above 0 and finite, found nan"),
         ({"search_batch": 0}, "search_batch must be at least 1, found 0"),
+        ({"search_device": "toaster"}, "search_device must be a device such as .* found 'toaster'"),
         ({"repeat": -1}, "repeat must be at least 0, found -1"),
     ],
 )
