@@ -21,6 +21,12 @@ OPTIONS = {
     "fedadam": {"learning_rate": 0.03},
     "fedyogi": {"learning_rate": 0.03, "rule": "foolsgold"},
 }
+# With state, noise, or training of the server's own; the others are `slow`: test_laws.py saves and loads all.
+EVERY_TIME = ("centred_clipping", "fedadam", "fedavgm", "fedyogi", "flame", "fltrust", "foolsgold")
+KINDS = [
+    kind if kind in EVERY_TIME else pytest.param(kind, marks=pytest.mark.slow)
+    for kind in plugins.available("strategies")
+]
 
 
 class Interrupt(Silent):
@@ -63,7 +69,7 @@ def play(tmp_path):
     return one
 
 
-@pytest.mark.parametrize("kind", plugins.available("strategies"))
+@pytest.mark.parametrize("kind", KINDS)
 def test_interrupted_and_resumed_the_model_is_that_of_an_uninterrupted_run(kind, play):
     strategy = {"kind": kind, **OPTIONS.get(kind, {})}
     whole = play("whole", strategy)
