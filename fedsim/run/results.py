@@ -14,8 +14,8 @@ A record is one line of `rounds.jsonl`. Its `metrics` are flat: name -> value, w
 - `client_diagnostic_...`: what a client method tells of its clients' models or data; every client counts
   alike.
 
-Its `clients` hold the spread of the client metrics: the plain mean over clients and quantiles, and for
-diagnostics each client's own value, by partition.
+Its `clients` hold the spread of the client metrics: the plain mean over clients, quantiles, and where at
+most 100 clients were measured each one's own value, by partition.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,6 +28,7 @@ from fedsim.contracts import LocalEvaluation
 from fedsim.metrics import Sum, merge
 from fedsim.training.method import DIAGNOSTIC
 
+LISTED = 100  # clients whose values are told one by one; more would swell every record
 QUANTILES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
 SELECTORS = ("client_val_accuracy", "client_val_loss")  # the first that a run has selects its round
 
@@ -46,8 +47,9 @@ def client_metrics(evaluations: Sequence[LocalEvaluation]) -> tuple[dict[str, fl
     """(value by metric, spread by metric) of the clients' own evaluations: pooled, and a mean of clients."""
     pooled = {f"client_{name}": value.mean for name, value in merge(e.metrics for e in evaluations).items()}
     spread = {f"client_{name}": _spread(evaluations, name) for name in _names(evaluations)}
-    for name in filter(is_diagnostic, spread):
-        spread[name]["by_client"] = _by_client(evaluations, name.removeprefix("client_"))
+    for name in _names(evaluations):
+        if found := _by_client(evaluations, name):
+            spread[f"client_{name}"]["by_client"] = found
     alike = {
         f"{MEAN}{name}": spread[f"client_{name}"]["mean_over_clients"]
         for name in _names(evaluations)
@@ -61,8 +63,11 @@ def is_diagnostic(name: str) -> bool:
     return name.startswith(f"client_{DIAGNOSTIC}")
 
 
-def _by_client(evaluations: Sequence[LocalEvaluation], name: str) -> dict[str, float | None]:
-    return {str(one.partition): one.metrics[name].mean for one in evaluations if name in one.metrics}
+def _by_client(evaluations: Sequence[LocalEvaluation], name: str) -> dict[str, float]:
+    """Value by partition; nothing where too many were measured. JSON's keys are words."""
+    means = {str(one.partition): one.metrics[name].mean for one in evaluations if name in one.metrics}
+    known = {partition: mean for partition, mean in means.items() if mean is not None}
+    return known if len(evaluations) <= LISTED else {}
 
 
 def success_by_camp(

@@ -96,7 +96,8 @@ def test_a_record_holds_every_client_s_value(flat):
     assert spread["client_diagnostic_k_0"]["by_client"] == {str(i): k for i, k in enumerate(own)}
     assert pooled["client_diagnostic_k_0"] == pytest.approx(sum(own) / 3)
     assert "client_mean_diagnostic_k_0" not in pooled
-    assert "by_client" not in spread["client_test_accuracy"]
+    accuracy = spread["client_test_accuracy"]["by_client"]
+    assert accuracy["1"] == evaluations[1].metrics["test_accuracy"].mean
     record = {"round": 1, "metrics": pooled, "clients": spread}
     entry = summarise([record], {"evaluated_clients": "all"})["client_diagnostic_k_0"]
     assert entry["last"]["by_client"]["2"] == own[2]
