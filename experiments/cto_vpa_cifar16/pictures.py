@@ -1,6 +1,7 @@
 """Pictures of one seed: triggers before and after the search on test images, and where updates lie.
 
-    FEDSIM_DATA_MIRROR=/path/to/mirror python experiments/cto_vpa_cifar16/pictures.py OUT [--seed 0]
+    export FEDSIM_DATA_MIRROR=/path/to/mirror
+    python experiments/cto_vpa_cifar16/pictures.py OUT [--seed 0] [--set KEY=VALUE]
 
 Plays some arms of the sweep up to the end of the attack's window. OUT then holds triggers-ARM.png, shares.png
 and shares.json: by arm and round, the mean share of |delta| inside V over the malicious updates as sent.
@@ -80,11 +81,14 @@ def main() -> None:
     asked = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     asked.add_argument("out", type=Path)
     asked.add_argument("--seed", type=int, default=0)
+    asked.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="change the sweep file"
+    )
     told = asked.parse_args()
     told.out.mkdir(parents=True, exist_ok=True)
     search_in(FILE.parent)
     lines, sizes, window = [], [], None
-    for cell in cells_of(read_sweep(FILE)):
+    for cell in cells_of(read_sweep(FILE, told.set)):
         arm = cell.choices["attack"]
         if arm not in ARMS:
             continue
