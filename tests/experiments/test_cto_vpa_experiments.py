@@ -53,6 +53,18 @@ def test_every_cell_is_an_experiment_with_an_attack(name):
             assert attack.patch.height == attack.patch.width == 2
 
 
+def test_every_condition_changes_something_for_every_arm(monkeypatch):
+    monkeypatch.syspath_prepend(EXPERIMENTS / "cto_vpa_cifar16")
+    base = {cell.choices["attack"]: cell for cell in cells_of(read_sweep(EXPERIMENTS / SWEEPS[0]))}
+    cells = cells_of(read_sweep(EXPERIMENTS / "cto_vpa_cifar16" / "conditions.toml"))
+    digests = [cell.experiment.digest() for cell in cells]
+    assert len(set(digests)) == len(cells) == 9 * 4
+    assert not set(digests) & {cell.experiment.digest() for cell in base.values()}
+    for cell in cells:
+        last, until = cell.experiment.rounds, cell.experiment.attack.window[1]
+        assert last - until == 50
+
+
 def cohort(updates):
     n = len(updates)
     return Cohort(
