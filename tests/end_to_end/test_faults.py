@@ -51,6 +51,12 @@ def test_a_client_that_ends_its_process_is_named_and_the_others_finish(spawn, se
     assert (failure["partition"], failure["kind"]) == (2, "died")
     assert done.rounds[0]["accepted"] == [0, 1, 3, 4, 5]
     assert done.result["reproducible"] is False
+    assert done.result["events"][-1]["remedy"] == "given up"
+    failed = spawn(
+        "run", "quick.toml", *dying, *sets("failures.max_failed_fraction=0.0", "engine.tier=T0"), out="failed"
+    )
+    assert (failed.code, failed.result["status"]) == (1, "failed")
+    assert {event["what"] for event in failed.result["events"]} == {"died"}
 
 
 @pytest.mark.parametrize("tier", ["T1", "T0"])
