@@ -153,9 +153,9 @@ def test_arguments_out_of_range(folder, options, words):
         run_app(folder(), **options)
 
 
-def test_a_server_that_sends_nothing_completes(folder):
+def test_a_server_that_sends_nothing_has_no_model_and_no_messages(folder):
     result = run_app(folder(), engine=EngineOptions(workers=1), apart=False)
-    assert (result.status, result.messages, result.strategy, result.arrays) == ("completed", 0, "", None)
+    assert (result.status, result.messages, result.strategy, result.arrays) == ("no messages", 0, "", None)
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ def test_a_server_that_sends_nothing_completes(folder):
     [
         ("raise KeyError('weights')", "failed", "The ServerApp raised KeyError: 'weights'"),
         ("import sys; sys.exit(4)", "failed", "The ServerApp ended itself with code 4."),
-        ("import sys; sys.exit(0)", "completed", ""),
+        ("import sys; sys.exit(0)", "no messages", ""),
     ],
 )
 def test_a_server_that_raises_or_exits(folder, body, status, words):
