@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from fedsim.contracts import Matrix, Server
+from fedsim.contracts import Matrix, Mixture, Server
 from fedsim.errors import RoundError
 from strategies.rows import column_blocks, require_byzantine, squared_distances
 
@@ -45,8 +45,8 @@ class NearestNeighbourMixing:
         """Refuse a negative number."""
         require_byzantine(self.byzantine)
 
-    def mix(self, updates: Matrix, server: Server) -> Matrix:
-        """[n, d] -> [n, d].
+    def mix(self, updates: Matrix, server: Server) -> Mixture:
+        """From rows [n, d]; a row's origins are its n - f neighbours, evenly.
 
         Raises:
             RoundError: 2f or fewer rows.
@@ -57,4 +57,5 @@ class NearestNeighbourMixing:
                 f"nnm with byzantine={self.byzantine} needs at least {needed} replies, got {n}: "
                 "lower the byzantine of strategy.before or raise federation.clients_per_round."
             )
-        return mixed(updates, nearest(updates, self.byzantine))
+        origins = nearest(updates, self.byzantine)
+        return Mixture(mixed(updates, origins), origins)

@@ -5,7 +5,7 @@ Shapes use n clients in a cohort, d floating-point values in the shared model.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -105,11 +105,24 @@ class Strategy(Protocol):
         ...
 
 
+class Mixture(NamedTuple):
+    """Rows made of rows.
+
+    Attributes:
+        rows: [n, d], what the rule sees in place of the clients' updates.
+        origins: [n, n], how much of row i comes from client j; by it a rule that weighs rows is scored for
+            what it kept of each client.
+    """
+
+    rows: Matrix
+    origins: Matrix
+
+
 class Before(Protocol):
     """A pre-aggregation: rows -> rows, in front of any rule; `strategy.before` lists them."""
 
-    def mix(self, updates: Matrix, server: Server) -> Matrix:
-        """[n, d] -> [n, d]; row i still stands for client i; the argument is not changed."""
+    def mix(self, updates: Matrix, server: Server) -> Mixture:
+        """From updates [n, d], which are not changed."""
         ...
 
 

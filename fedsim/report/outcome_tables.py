@@ -85,6 +85,10 @@ def _print_attack(console: Console, outcome: Outcome) -> None:
         lines.append("rule as detector " + ", ".join(f"{name} {number(scores[name])}" for name in names))
     if outcome.result.get("defence_active") is False:
         lines.append("the rule equalled the plain mean in every round under attack: it defended nothing")
+    if empty := outcome.result.get("empty_selections"):
+        lines.append(
+            f"the rule trusted nobody in {len(empty)} rounds, first in round {empty[0]}: the model stayed"
+        )
     for line in lines:
         console.print(f"seed {outcome.seed}: {line}", soft_wrap=True, highlight=False)
 

@@ -4,7 +4,18 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from fedsim.contracts import After, Before, Cohort, Decision, Matrix, Server, Strategy, Tensors, Vector
+from fedsim.contracts import (
+    After,
+    Before,
+    Cohort,
+    Decision,
+    Matrix,
+    Mixture,
+    Server,
+    Strategy,
+    Tensors,
+    Vector,
+)
 from fedsim.errors import RoundError, attributed
 
 
@@ -27,15 +38,21 @@ class Chain:
         return self.rule.init(model)
 
     def step(self, state: Tensors, cohort: Cohort, server: Server) -> tuple[Tensors, Decision]:
-        """The rule's decision on the mixed rows, its update being that of the refined model.
+        """The rule's decision on the mixed rows, told of the clients; its update makes the refined model.
 
         Raises:
             RoundError: a part raised, or returned something misshapen or not finite.
         """
-        rows = cohort.updates
+        rows, origins = cohort.updates, []
         for number, mixer in enumerate(self.before):
-            rows = _mixed(mixer, rows, server, f"Round {cohort.round}: strategy.before[{number}]")
+            rows, shares = _mixed(mixer, rows, server, f"Round {cohort.round}: strategy.before[{number}]")
+            origins.append(shares)
         state, decision = self.rule.step(state, replace(cohort, updates=rows), server)
+        if decision.weights is not None:
+            weights = decision.weights.double()
+            for shares in reversed(origins):
+                weights = shares.double().T @ weights
+            decision = replace(decision, weights=weights)
         if not self.after:
             return state, decision
         start = server.model.double()
@@ -51,11 +68,15 @@ class Chain:
         return state, replace(decision, update=new.double() - start)
 
 
-def _mixed(mixer: Before, rows: Matrix, server: Server, said: str) -> Matrix:
+def _mixed(mixer: Before, rows: Matrix, server: Server, said: str) -> Mixture:
+    n = len(rows)
     with attributed(f"{said}: {type(mixer).__name__}.mix", RoundError):
         mixed = mixer.mix(rows, server)
-    if mixed.shape != rows.shape or not bool(torch.isfinite(mixed).all()):
+        fits = mixed.rows.shape == rows.shape and mixed.origins.shape == (n, n)
+        finite = bool(torch.isfinite(mixed.rows).all())
+    if not fits or not finite:
         raise RoundError(
-            f"{said} made rows of shape {tuple(mixed.shape)}, wanted finite {tuple(rows.shape)}."
+            f"{said} made rows of shape {tuple(mixed.rows.shape)} from clients of shape "
+            f"{tuple(mixed.origins.shape)}, wanted finite {tuple(rows.shape)} and {(n, n)}."
         )
     return mixed

@@ -82,6 +82,12 @@ def success_by_camp(
     return found
 
 
+def empty_selections(records: Sequence[Record]) -> list[int]:
+    """Rounds in which the rule gave every client weight 0, so that the model stayed."""
+    weighed = ((record["round"], record["weights"]) for record in records)
+    return [at for at, weights in weighed if weights is not None and not any(weights)]
+
+
 def _names(evaluations: Sequence[LocalEvaluation]) -> list[str]:
     return list(dict.fromkeys(name for evaluation in evaluations for name in evaluation.metrics))
 

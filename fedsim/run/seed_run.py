@@ -26,7 +26,7 @@ from fedsim.run.outcome import Observer, Outcome
 from fedsim.run.private_store import PrivateStore
 from fedsim.run.provenance import manifest, tier
 from fedsim.run.replies import TooManyFailures
-from fedsim.run.results import summarise
+from fedsim.run.results import empty_selections, summarise
 from fedsim.run.round_loop import RoundLoop, tensors_of
 from fedsim.run.server_evaluation import ServerEvaluation, known_metrics, server_device
 from fedsim.run.stopwatch import PHASES
@@ -208,6 +208,7 @@ class SeedRun:
             **({} if self.adversary is None else {"defence_active": defence_active(records)}),
             "failures": failures,
             "events": events,
+            "empty_selections": empty_selections(records),
             "tier": tier(self.parts),
             "detours": _by_reason(detours),
             "reproducible": not lost,

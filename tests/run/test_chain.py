@@ -7,7 +7,9 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 
+from fedsim.contracts import Cohort, Decision, Mixture, Server
 from fedsim.errors import ConfigError, RoundError
+from fedsim.params import Layout
 from fedsim.run.chain import Chain
 from fedsim.run.round_loop import RoundLoop
 
@@ -17,7 +19,7 @@ class Halve:
     by: float = 2.0
 
     def mix(self, updates, server):
-        return updates / self.by
+        return Mixture(updates / self.by, torch.eye(len(updates)) / self.by)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +34,7 @@ class Shift:
 @dataclass(frozen=True, kw_only=True)
 class Narrow(Halve):
     def mix(self, updates, server):
-        return updates[:, :1]
+        return Mixture(updates[:, :1], torch.eye(len(updates)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,3 +107,37 @@ def test_the_state_of_a_chain_is_its_rule_s(make_parts):
     chain = make_parts(strategy=strategy(before=["chain_for_a_test:Halve"])).plugins.strategy
     remembering = replace(chain, rule=types.SimpleNamespace(init=lambda model: {"seen": model}))
     assert torch.equal(remembering.init(torch.ones(3))["seen"], torch.ones(3))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pairs(Halve):
+    """Row i becomes the mean of rows i and i + 1."""
+
+    def mix(self, updates, server):
+        origins = (torch.eye(len(updates)) + torch.eye(len(updates)).roll(1, dims=1)) / 2
+        return Mixture(origins @ updates, origins)
+
+
+@dataclass(frozen=True, kw_only=True)
+class First:
+    def init(self, model):
+        return {}
+
+    def step(self, state, cohort, server):
+        weights = torch.zeros(len(cohort.partitions)).index_fill(0, torch.tensor([0]), 1.0)
+        return state, Decision(update=cohort.updates[0], weights=weights)
+
+
+def test_weights_are_told_of_clients_not_of_mixed_rows():
+    rows = torch.arange(8.0).view(4, 2)
+    cohort = Cohort(
+        round=1,
+        partitions=(0, 1, 2, 3),
+        updates=rows,
+        examples=torch.ones(4, dtype=torch.int64),
+        layout=Layout.of({"w": torch.zeros(2)}),
+    )
+    chain = Chain(before=(Pairs(), Pairs()), rule=First(), after=())
+    _, decision = chain.step({}, cohort, Server(model=torch.zeros(2), rng=torch.Generator()))
+    assert decision.weights.tolist() == [0.25, 0.5, 0.25, 0.0]
+    torch.testing.assert_close(decision.weights.float() @ rows, decision.update)

@@ -2,7 +2,7 @@ import pytest
 
 from fedsim.contracts import LocalEvaluation
 from fedsim.metrics import Sum
-from fedsim.run.results import client_metrics, lower_is_better, summarise
+from fedsim.run.results import client_metrics, empty_selections, lower_is_better, summarise
 
 FACTS = {"evaluated_clients": "all"}
 
@@ -80,3 +80,9 @@ def test_no_examples_at_all():
     pooled, spread = client_metrics([LocalEvaluation(0, {"val_loss": Sum(0, 0)})])
     assert pooled == {"client_val_loss": None, "client_mean_val_loss": None}
     assert spread["client_val_loss"] == {"clients": 0, "mean_over_clients": None, "quantiles": {}}
+
+
+def test_a_rule_that_trusts_nobody_is_told_of():
+    weights = [[0.5, 0.5], [0.0, 0.0], None, [0.0, 0.1], [0.0, 0.0]]
+    records = [{"round": at + 1, "weights": found} for at, found in enumerate(weights)]
+    assert empty_selections(records) == [2, 5]

@@ -56,7 +56,7 @@ server = Server(
 )
 rule = plugins.build(group, options, "strategy")
 if group == "before":
-    assert rule.mix(rows, server).shape == rows.shape
+    assert rule.mix(rows, server).rows.shape == rows.shape
 else:
     cohort = Cohort(
         round=1,
