@@ -131,13 +131,15 @@ def _play(
     write_state(folder, wanted, rows)
     crew = _crew(min(places, max(1, len(tasks))), wanted.file)
     console = Console(stderr=True, quiet=not talk)
-    with SweepProgress(console, len(tasks), crew.places) as progress, closing(crew):
-        for task, ended in play_all(tasks, crew):
-            progress.ended(task, ended)
-            if not task.is_clean:
-                rows = [renewed(folder, row, task, ended) for row in rows]
-                write_rows(folder / "cells.jsonl", rows)
-    write_state(folder, wanted, rows)
+    try:
+        with SweepProgress(console, len(tasks), crew.places) as progress, closing(crew):
+            for task, ended in play_all(tasks, crew):
+                progress.ended(task, ended)
+                if not task.is_clean:
+                    rows = [renewed(folder, row, task, ended) for row in rows]
+                    write_rows(folder / "cells.jsonl", rows)
+    finally:
+        write_state(folder, wanted, rows)
     return rows
 
 

@@ -31,6 +31,11 @@ class Entry:
         return interval(list(self.values.values())) if self.values else None
 
     @property
+    def empty(self) -> bool:
+        """Did every run end, and none measure the metric?"""
+        return not self.values and self.ended == self.seeds
+
+    @property
     def text(self) -> str:
         """`0.931 ± 0.004`, then what is not there, such as `(2 of 3, 1 failed)`."""
         found = self.statistic
@@ -95,6 +100,9 @@ def pivots(
 ) -> list[Pivot]:
     """All tables: one per metric, or one with the metrics as columns where `across` is empty.
 
+    Rows and columns that could not measure a metric, such as an untargeted attack its success, are left out;
+    those that failed or are missing are not.
+
     Args:
         rows: of the whole sweep.
         down: axes of the tables' rows.
@@ -127,8 +135,15 @@ def _crossed(
     }
     corner = f"{_joined(tuple(down))} \\ {_joined(tuple(across))}"
     title = f"{metric}, {place}" if place else metric
-    lines, columns = (tuple(dict.fromkeys(key[side] for key in entries)) for side in (0, 1))
+    lines, columns = (_telling(entries, side) for side in (0, 1))
     return Pivot(title, metric, corner, lines, columns, entries)
+
+
+def _telling(entries: Mapping[tuple[str, str], Entry], side: int) -> tuple[str, ...]:
+    """Labels of the rows (side 0) or columns (1) that tell more than that nothing was measured."""
+    labels = dict.fromkeys(key[side] for key in entries)
+    telling = {key[side] for key, one in entries.items() if not one.empty}
+    return tuple(label for label in labels if label in telling) or tuple(labels)
 
 
 def _listed(place: str, rows: Sequence[Row], down: Sequence[str], metrics: Sequence[str]) -> Pivot:

@@ -1,6 +1,13 @@
 """Sweeps in processes of their own: any number of jobs, and an end at any time."""
 
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
 
 TROUBLE = """
 [sweep.client]
@@ -48,3 +55,34 @@ def test_killed_in_the_middle_of_a_cell_and_continued(write, play, spawn, folder
         assert path.read_bytes().startswith(text)
     assert play(file, out="whole", seeds=[0]) == 0
     assert numbers(folder / "out") == numbers(folder / "whole")
+
+
+LONG = """
+[sweep]
+strategy = ["fedavg", "median"]
+rounds = [3000]
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGKILL, -9), (signal.SIGTERM, 130), (signal.SIGINT, 130)]
+)
+def test_children_end_with_the_sweep_however_it_ends(write, folder, number, code):
+    out = folder / "out"
+    words = [sys.executable, "-m", "fedsim", "sweep", str(write(LONG)), "--out", str(out), "--jobs", "2"]
+    process = subprocess.Popen(words, cwd=folder, start_new_session=True, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 120
+    while lines(out) < 10:
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+    os.kill(process.pid, number)
+    assert process.wait(60) == code
+    time.sleep(2)
+    before = lines(out)
+    time.sleep(2)
+    assert lines(out) == before
+
+
+def lines(folder):
+    return sum(path.read_bytes().count(b"\n") for path in folder.glob("runs/*/*/rounds.jsonl"))

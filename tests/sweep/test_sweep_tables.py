@@ -50,6 +50,21 @@ def test_what_failed_and_what_is_missing_is_seen(row):
     )
 
 
+def test_rows_and_columns_that_cannot_measure_a_metric_are_left_out(row):
+    values = {("a", "x"): 0.5, ("a", "y"): None, ("b", "x"): None, ("b", "y"): None, ("a", "z"): None}
+    rows = [
+        row({"attack": attack, "defence": defence}, 0, **({} if value is None else {"m": value}))
+        for (attack, defence), value in values.items()
+    ]
+    rows += [
+        row({"attack": "b", "defence": "z"}, 0),
+        row({"attack": "c", "defence": "x"}, 0, status="missing"),
+    ]
+    rows += [row({"attack": "c", "defence": name}, 0, status="failed") for name in "y"]
+    (pivot,) = pivots(rows, ["attack"], ["defence"], ["m"])
+    assert (pivot.rows, pivot.columns) == (("a", "c"), ("x", "y"))
+
+
 def test_markdown_is_aligned(row):
     (pivot,) = pivots(table(row), ["attack"], ["defence"], ["m.last"])
     lines = pivot_markdown(pivot).splitlines()
