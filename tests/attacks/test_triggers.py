@@ -1,5 +1,7 @@
 """Triggers are defined in units of brightness and stamped on whatever scale a batch has."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -7,6 +9,7 @@ from attacks.triggers import Patch, Trigger, poison_batch, poisoned_count
 from fedsim.contracts import Batch, DataSpec
 from fedsim.data.digits import Digits
 from fedsim.errors import ConfigError
+from fedsim.run.adversary import Adversary
 
 
 def unstandardised(rows, x):
@@ -155,3 +158,20 @@ def test_a_pixel_trigger_on_other_data_is_one_clear_line(make_threat, changes, w
         Patch().trigger(make_threat(**changes))
     assert str(refused.value).startswith("attack.kind: a pixel trigger needs images")
     assert "\n" not in str(refused.value)
+
+
+def test_an_attack_is_told_black_and_white(adversary_of):
+    black, white = adversary_of("badnets").threat.pixels
+    assert black.flatten().tolist() == [0.0]
+    assert white.flatten().tolist() == [1.0]
+
+
+def test_clients_on_different_scales_have_no_common_one(adversary_of):
+    adversary = adversary_of("badnets")
+    clients = list(adversary.parts.data.clients)
+    darker = replace(clients[2].train, white=8.0)
+    for odd in (darker, replace(darker, white=None)):
+        clients[2] = replace(clients[2], train=odd)
+        data = replace(adversary.parts.data, clients=tuple(clients))
+        parts = replace(adversary.parts, data=data)
+        assert Adversary.of(parts).threat.pixels is None
