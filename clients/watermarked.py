@@ -92,6 +92,11 @@ class Watermarked:
         if self.sets < 2:
             raise ConfigError(f"sets must be at least 2, found {self.sets}.")
 
+    @property
+    def federates(self) -> bool:
+        """As the wrapped method."""
+        return bool(getattr(self.method, "federates", True))
+
     def init(self, client: ClientInfo, rng: torch.Generator) -> Tensors:
         """What the wrapped method keeps, and for an owner the mark."""
         kept = dict(self.method.init(client, rng))
