@@ -9,6 +9,7 @@ import argparse
 import json
 import os
 import platform
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -35,6 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     asked = _parser().parse_args(arguments)
     console, errors = Console(width=110), Console(stderr=True)
     torch.set_num_threads(1)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the systems are ended too
     played = Played([], {})
     for group in _groups(asked):
         found = play([(one, _contenders(one, asked)) for one in group], errors.print)

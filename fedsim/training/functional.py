@@ -4,7 +4,7 @@
 step its bookkeeping costs as much as a small model. Here the places of a module's tensors are found once.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -45,7 +45,7 @@ class FunctionalModel:
         """Bind `model`; its tensors are looked up under `prefix` + their names."""
         slots = _slots(model)
         self._model, self._prefix = model, prefix
-        self._stacks = hasattr(model, "forward_stacked")
+        self.stacks = hasattr(model, "forward_stacked")  # does it compute many clients at once?
         self._parameters = _prefixed(slots.parameters, prefix)
         self._buffers = _prefixed(slots.buffers, prefix)
 
@@ -58,7 +58,7 @@ class FunctionalModel:
             Unstackable: while mapped over clients with graphs, of a model without `forward_stacked`.
         """
         stacked: StackedBatch | None = getattr(batch, "stacked", None)
-        if stacked is not None and self._stacks:
+        if stacked is not None and self.stacks:
             return self._for_all_clients(tensors, stacked, noise), {}
         if isinstance(batch, GraphView):
             raise Unstackable(f"the model {type(self._model).__name__} has no forward_stacked")
@@ -78,6 +78,24 @@ class FunctionalModel:
                 owner[key] = value
             for (owner, key, _), value in zip(buffers, own_buffers, strict=True):
                 owner[key] = value
+
+    def of_all(self, tensors: Tensors, stacked: StackedBatch, noise: Tensors | None) -> Tensor:
+        """[k, b, classes], the logits of k clients at once, outside of any map over clients.
+
+        Args:
+            tensors: [k, ...] by name.
+            stacked: the clients' batches.
+            noise: [k, ...] by name, or None.
+        """
+        count = len(stacked.batch.y)
+        found = {}
+        for owner, key, name in (*self._parameters, *self._buffers):
+            value = tensors.get(name)
+            found[name.removeprefix(self._prefix)] = (
+                owner[key].expand(count, *owner[key].shape) if value is None else value
+            )
+        forward: Callable[..., Tensor] = self._model.forward_stacked  # type: ignore[assignment]
+        return forward(found, stacked, noise)
 
     def _for_all_clients(self, tensors: Tensors, stacked: StackedBatch, noise: Tensors | None) -> Tensor:
         slots = (*self._parameters, *self._buffers)

@@ -56,6 +56,18 @@ def diagnostics(
     return {DIAGNOSTIC + name: Sum(float(value), 1.0) for name, value in found.items()}
 
 
+def adds_private(method: ClientMethod) -> bool:
+    """Has the method an `init` of its own?"""
+    own: object = type(method).init
+    return own is not WithoutState.init
+
+
+def finishes(method: ClientMethod) -> bool:
+    """Has the method a `finish` of its own?"""
+    own: object = type(method).finish
+    return own is not WithoutState.finish
+
+
 def finished(
     method: ClientMethod, before: Tensors, after: Tensors, private: Tensors, downlink: Tensors, steps: int
 ) -> tuple[Tensors, Tensors]:

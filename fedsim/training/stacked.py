@@ -24,7 +24,7 @@ from fedsim.errors import RoundError
 from fedsim.federation import Order
 from fedsim.metrics import Sum
 from fedsim.training.functional import model_tensors, parameter_names, shared_layout, tensors_on
-from fedsim.training.method import finished
+from fedsim.training.method import adds_private, finished, finishes
 from fedsim.training.private import (
     OPTIMIZER_PREFIX,
     optimizer_state,
@@ -65,6 +65,7 @@ class Census:
     def __init__(self, method: ClientMethod, round: int, seed: int) -> None:
         """Ask `method` for the programs of `round`."""
         self._method, self._round, self._seed = method, round, seed
+        self._adds_private = adds_private(method)
         self._programs: dict[int, _Known] = {}  # by identity: methods may return one program for many
         self._numbers: dict[Hashable, int] = {}
         self.stacks: dict[Hashable, list[Member]] = {}
@@ -83,9 +84,9 @@ class Census:
         if known.number is None:
             return
         private: Tensors = {}
-        if kept is None or kept or not known.shares_all:
+        if kept or not known.shares_all or (kept is None and self._adds_private):
             private = private_tensors(self._method, client, program, kept, self._seed)
-        shapes = tuple((n, v.shape, v.dtype) for n, v in private.items())
+        shapes: tuple[Hashable, ...] = tuple((n, v.shape, v.dtype) for n, v in private.items())
         if kept:
             state = [(n, v) for n, v in kept.items() if n.startswith(OPTIMIZER_PREFIX)]
             shapes += tuple((n, v.shape, v.dtype) for n, v in state)
@@ -188,29 +189,38 @@ def _saved(members: Sequence[Member], phase: int) -> list[dict[str, Tensor]]:
 def _updates(
     method: ClientMethod, run: StackedRun, members: Sequence[Member], trained: Sequence[Trained]
 ) -> list[LocalUpdate]:
-    clients, layout, context = len(members), run.received.layout, run.context
-    after = {name: run.stacked(name) for name in run.order}
+    layout, after = run.received.layout, {name: run.stacked(name) for name in run.order}
     kept = optimizer_state(trained) if run.program.keep_optimizer else {}
-    moved, totals = _moved(run, trained).to(_CPU).unbind(0), run.losses.tolist()
+    moved = _moved(run, trained).to(_CPU).unbind(0)
+    told = zip(moved, run.losses.tolist(), run.counts.tolist(), run.steps.tolist(), strict=True)
+    ends = finishes(method) or bool(run.context.private)
     updates = []
-    for place, one in zip(range(clients), members, strict=True):
-        tensors = _Row(after, place)
-        own = {name: tensors[name] for name in context.private}
-        uplink, left = finished(method, context.anchor, tensors, own, context.downlink, run.steps[place])
-        refuse_reserved(left)
+    for place, (update, loss, count, steps) in enumerate(told):
+        one, tensors = members[place], _Row(after, place)
+        uplink, left = _finished(method, run.context, tensors, steps) if ends else ({}, {})
         updates.append(
             LocalUpdate(
                 partition=one.client.partition,
-                update=moved[place],
+                update=update,
                 integers=returned(layout.integers_of(tensors)) if layout.integers else {},
                 examples=one.size,
-                steps=run.steps[place],
-                uplink=returned(uplink),
-                metrics={"train_loss": Sum(totals[place], float(run.counts[place]))},
-                private=returned({**left, **_Row(kept, place)}),
+                steps=steps,
+                uplink=returned(uplink) if uplink else {},
+                metrics={"train_loss": Sum(loss, float(count))},
+                private=returned({**left, **_Row(kept, place)}) if left or kept else {},
             )
         )
     return updates
+
+
+def _finished(
+    method: ClientMethod, context: Context, tensors: Tensors, steps: int
+) -> tuple[Tensors, Tensors]:
+    """What one client's `finish` makes of its tensors."""
+    own = {name: tensors[name] for name in context.private}
+    uplink, left = finished(method, context.anchor, tensors, own, context.downlink, steps)
+    refuse_reserved(left)
+    return uplink, left
 
 
 @dataclass(frozen=True)

@@ -26,13 +26,13 @@ class Group:
         clients: their places in the stack, ascending.
         rows: the same, as a slice where they lie side by side, else [k] int64.
         index: [k, b] int64, each client's examples; None: all of them, in their order.
-        counts: each client's number of examples in the step.
+        counts: each client's number of examples in the step, [k] int64, or one number for all.
     """
 
     clients: Sequence[int]
     rows: Rows
     index: Tensor | None
-    counts: Sequence[int]
+    counts: int | Tensor
 
 
 def groups(
@@ -48,7 +48,8 @@ def groups(
     """
     most = phase.batch_size
     shuffled = 0 if most is None else sum(size > most for size in sizes)
-    whole = [_group(same, None, [sizes[i] for i in same]) for same in _whole(sizes, shuffled, ragged)]
+    counts = torch.tensor(sizes)
+    whole = [_group(same, None, counts[same]) for same in _whole(sizes, shuffled, ragged)]
     orders = [_permutations(sizes[i], phase.epochs, stream(i)) for i in range(shuffled)]
     parts = [] if most is None else list(_parts(sizes[:shuffled], most))
     for epoch in range(phase.epochs):
@@ -56,7 +57,7 @@ def groups(
         if shuffled:
             order = torch.cat([own[epoch] for own in orders])
             for clients, places in parts:
-                yield _group(clients, order[places], [places.shape[1]] * len(clients))
+                yield _group(clients, order[places], places.shape[1])
 
 
 def _permutations(size: int, epochs: int, generator: torch.Generator) -> list[Tensor]:
@@ -89,7 +90,7 @@ def _alike(numbers: dict[int, int]) -> list[list[int]]:
     return list(found.values())
 
 
-def _group(clients: Sequence[int], index: Tensor | None, counts: Sequence[int]) -> Group:
+def _group(clients: Sequence[int], index: Tensor | None, counts: int | Tensor) -> Group:
     first, last = clients[0], clients[-1]
     side_by_side = last - first + 1 == len(clients)
     return Group(clients, slice(first, last + 1) if side_by_side else torch.tensor(clients), index, counts)

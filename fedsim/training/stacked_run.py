@@ -39,9 +39,9 @@ class StackedRun:
         context: of the round; `private` holds [c, ...] each.
         examples: the training splits.
         seed: of the run.
-        steps: optimiser steps taken by each client.
+        steps: [c] int64, optimiser steps taken by each client.
         losses: [c] float64, each client's losses times the examples of their steps.
-        counts: examples behind them.
+        counts: [c] int64, examples behind them.
     """
 
     partitions: Sequence[int]
@@ -55,14 +55,14 @@ class StackedRun:
     context: Context
     examples: StackedExamples
     seed: int
-    steps: list[int] = field(default_factory=list)
-    losses: Tensor = field(default_factory=lambda: torch.zeros(0))
-    counts: list[int] = field(default_factory=list)
+    steps: Tensor = field(init=False)
+    losses: Tensor = field(init=False)
+    counts: Tensor = field(init=False)
 
     def __post_init__(self) -> None:
-        clients = len(self.partitions)
-        self.steps, self.counts = [0] * clients, [0] * clients
-        device = self.received.vector.device
+        clients, device = len(self.partitions), self.received.vector.device
+        self.steps = torch.zeros(clients, dtype=torch.int64)
+        self.counts = torch.zeros(clients, dtype=torch.int64)
         self.losses = torch.zeros(clients, dtype=torch.float64, device=device)
 
     @property
@@ -154,11 +154,10 @@ class StackedRun:
         return found
 
     def _count(self, group: Group, found: StackedGradient) -> None:
-        weights = torch.tensor(group.counts, dtype=torch.float64, device=self.losses.device)
+        weights = group.counts if isinstance(group.counts, int) else group.counts.to(self.losses)
         self.losses[group.rows] += found.losses.detach().double() * weights
-        for client, count in zip(group.clients, group.counts, strict=True):
-            self.steps[client] += 1
-            self.counts[client] += count
+        self.steps[group.rows] += 1
+        self.counts[group.rows] += group.counts
 
     def _replace(self, buffers: Tensors, part: Trained, group: Group) -> None:
         for name, value in buffers.items():
