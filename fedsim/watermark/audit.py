@@ -133,7 +133,7 @@ def _forgery_json(one: Forgery) -> Json:
         "index_z": one.index.z,
         "index_p": one.index.p,
         "index_accepts": one.index.p <= level.alpha,
-        "named_afterwards_p": one.chosen.p,
+        "free_key_p": one.chosen.p,
         "key_p": one.match.p,
         "key_accepts": one.match.p <= level.threshold,
         "threshold": level.threshold,
@@ -146,11 +146,13 @@ def audit_lines(found: Json) -> Iterator[str]:
         yield from _claims_lines(found["claims"])
     if "forgery" in found:
         yield "forgery on an unmarked model: sets chosen after seeing it"
-        yield f"  {'':24}{'MI z':>7}{'MI p':>11}  MI says   {'key p':>9}  verdict"
+        yield "  (a free key: features and signs that follow from nothing, as in the paper)"
+        yield f"  {'':24}{'MI z':>7}{'MI p':>11}  MI says  {'free key p':>11}{'key p':>11}  verdict"
         for one in found["forgery"]:
             yield (
                 f"  {one['name']:24}{one['index_z']:7.2f}{one['index_p']:11.2g}  "
-                f"{'marked' if one['index_accepts'] else 'no    '}  {one['key_p']:11.3g}  "
+                f"{'marked' if one['index_accepts'] else 'no    '}  {one['free_key_p']:11.2g}"
+                f"{one['key_p']:11.3g}  "
                 f"{'MARKED' if one['key_accepts'] else 'not proven'}"
             )
     if "cost" in found:

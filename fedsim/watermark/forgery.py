@@ -55,8 +55,8 @@ class Forgery:
         name: how it was made.
         index: the matching index of its sets, which the paper would decide on.
         match: of a key made by the rules for these sets.
-        chosen: of the best features and signs that could be named afterwards, as if they had been drawn
-            before: what the paper's key, which follows from nothing, lets a forger claim.
+        chosen: what the paper's key, which follows from nothing, lets a forger claim: the match of the best
+            features and signs that could be named afterwards, or of the key that the sets were chosen for.
         tries: keys that were tried.
     """
 
@@ -111,11 +111,12 @@ def forgeries(
     )
     wanted, features = _fixed_key(forger, forger.nodes[random])
     suits = _beam(forger, sets, effort.width, lambda own: float((own[:, features] == wanted).sum()))
+    suited = forger.judged("nodes for a fixed key", forger.nodes[suits], forger.signs[suits])
     return [
         forger.judged("random", forger.nodes[random], forger.signs[random]),
         forger.judged("beam", forger.nodes[beam], forger.signs[beam]),
         forger.judged("node swap", swapped, signs),
-        forger.judged("nodes for a fixed key", forger.nodes[suits], forger.signs[suits]),
+        replace(suited, chosen=key_match(forger.signs[suits][:, features], wanted)),
         ground(forger, forger.nodes[beam], forger.signs[beam], effort.secrets),
     ]
 

@@ -67,6 +67,7 @@ def test_forgeries_pass_the_matching_index_and_fail_the_key(world):
     chosen = by_name["beam"].chosen  # features and signs named afterwards would convict
     assert chosen.matches > 0.85 * chosen.positions
     assert chosen.p < Level().threshold
+    assert by_name["nodes for a fixed key"].chosen.p < 0.01  # so a key fixed without its sets would not do
     for one in found:
         assert one.match.p > Level().threshold * 100, one.name
     assert by_name["key grinding"].match.p < 0.01  # so alpha alone would not do
