@@ -14,6 +14,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -28,6 +29,7 @@ from fedsim.contracts import (
     LocalProgram,
     Losses,
     Matrix,
+    Optimizer,
     Phase,
     Tensors,
     Vector,
@@ -58,6 +60,8 @@ class Watermarked:
         last_round: after it the owners train without the mark; unset: never.
         strength: r, the weight of the mark's loss.
         margin: epsilon, in units of a coefficient.
+        pace: factor on an owner's learning rate while it marks. One update of many is diluted by the mean;
+            above 1 the owner pulls harder.
         sets: T.
         share: of the owner's training nodes in a set, but 20 nodes at least.
         marks: M; unset: by the paper's rule.
@@ -75,6 +79,7 @@ class Watermarked:
     last_round: int | None = None
     strength: float = 100.0
     margin: float = 0.01
+    pace: float = 1.0
     sets: int = 4
     share: float = SHARE
     marks: int | None = None
@@ -89,6 +94,8 @@ class Watermarked:
             raise ConfigError(f"strength must be above 0, found {self.strength}.")
         if self.margin < 0:
             raise ConfigError(f"margin must be at least 0, found {self.margin}.")
+        if not self.pace > 0:
+            raise ConfigError(f"pace must be above 0, found {self.pace}.")
         if self.sets < 2:
             raise ConfigError(f"sets must be at least 2, found {self.sets}.")
 
@@ -173,7 +180,11 @@ class Watermarked:
         if phase.per_example:
             raise ConfigError("client.method: trains on single examples, which nodes are not.")
         return replace(
-            phase, losses=self._losses(phase.losses, program.model), combine=with_mark(phase.combine)
+            phase,
+            losses=self._losses(phase.losses, program.model),
+            combine=with_mark(phase.combine),
+            optimizer=paced(phase.optimizer, self.pace),
+            groups=tuple((claims, paced(optimizer, self.pace)) for claims, optimizer in phase.groups),
         )
 
     def _losses(self, task: Losses, model: nn.Module) -> Losses:
@@ -241,6 +252,13 @@ def with_mark(task: Combine) -> Combine:
         return pcgrad(torch.stack([task(gradients[:-1], context), gradients[-1]]))
 
     return combine
+
+
+def paced(optimizer: Optimizer, pace: float) -> Optimizer:
+    """The optimiser with `pace` times its learning rate."""
+    frozen: Any = optimizer  # a dataclass, as every plugin is
+    changed: Optimizer = replace(frozen, learning_rate=optimizer.learning_rate * pace)
+    return changed
 
 
 def own_secret(path: Path, partition: int) -> str:

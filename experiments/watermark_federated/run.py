@@ -23,7 +23,9 @@ FLATLAND = ("model={ kind = 'lorentz', hidden = 64, dropout = 0.1 }", "client.me
 VARIANTS: dict[str, tuple[str, ...]] = {
     "fedavg": (),
     "fedavg, no mark": ("client.last_round=0",),
+    "fedavg, pace 4": ("client.pace=4.0",),
     "flatland": FLATLAND,
+    "flatland, pace 4": (*FLATLAND, "client.pace=4.0"),
     "flatland, no mark": (*FLATLAND, "client.last_round=0"),
     "median": ("strategy.kind=median",),
     "trimmed mean": ("strategy={ kind = 'trimmed_mean', byzantine = 1 }",),

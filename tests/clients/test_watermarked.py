@@ -159,6 +159,15 @@ def test_after_the_last_round_the_owner_trains_as_all(secret: str, clients: list
     assert not torch.equal(plain.update, bare.update)
 
 
+def test_the_pace_is_the_owner_s_alone(secret: str, clients: list[ClientInfo]) -> None:
+    method = owned(secret, pace=3.0, last_round=1)
+    rates = [
+        method.program(client, round).phases[0].optimizer.learning_rate
+        for client, round in ((clients[0], 1), (clients[1], 1), (clients[0], 2))
+    ]
+    assert rates == pytest.approx([0.03, 0.01, 0.01])
+
+
 def test_several_owners_have_keys_of_their_own(secret: str, clients: list[ClientInfo]) -> None:
     method = owned(secret, owners=(0, 2), owner="Ada")
     keys = [method.key_of(clients[place]) for place in (0, 2)]
@@ -222,6 +231,7 @@ def test_the_table_of_an_experiment_file(secret: str) -> None:
         ({"owners": (-1,)}, r"found \[-1\]"),
         ({"strength": 0.0}, "strength must be above 0, found 0.0"),
         ({"margin": -1.0}, "margin must be at least 0, found -1.0"),
+        ({"pace": 0.0}, "pace must be above 0, found 0.0"),
         ({"sets": 1}, "sets must be at least 2, found 1"),
     ],
 )
