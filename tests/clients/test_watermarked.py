@@ -162,8 +162,8 @@ def test_after_the_last_round_the_owner_trains_as_all(secret: str, clients: list
 def test_the_pace_is_the_owner_s_alone(secret: str, clients: list[ClientInfo]) -> None:
     method = owned(secret, pace=3.0, last_round=1)
     rates = [
-        method.program(client, round).phases[0].optimizer.learning_rate
-        for client, round in ((clients[0], 1), (clients[1], 1), (clients[0], 2))
+        method.program(client, number).phases[0].optimizer.learning_rate
+        for client, number in ((clients[0], 1), (clients[1], 1), (clients[0], 2))
     ]
     assert rates == pytest.approx([0.03, 0.01, 0.01])
 
