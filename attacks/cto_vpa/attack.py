@@ -9,8 +9,9 @@ Three arms are told side by side: `CtoVpa` (repaired: all three stages), `Litera
 code amounts to: DBA whose pixel values were tuned by cross-entropy) and `RandomTrigger` (stage C with the
 initial pixels). They differ in defaults alone.
 
-The trigger is a patch of pixels. In the manner of DBA each malicious client stamps one part of it, by
-default one colour channel (the member's number modulo the channels); success is measured with all of it.
+The trigger is a patch of 12 pixels. In the manner of DBA each malicious client stamps one part of it, by
+default some of its pixels (three clients: a bar of 4 each); success is measured with all of it. The public
+code lets each client change a single colour channel of its pixels, 12 values in all: `split = "values"`.
 """
 
 from dataclasses import dataclass, replace
@@ -46,7 +47,9 @@ class CtoVpa(BadNets):
     Attributes:
         initial: pixel values before any search: "random" in [0, 1], "saturated" (random, rounded to 0
             or 1), or the patch's "colour".
-        split: what one malicious client stamps: one of the "channels", some "pixels", or "none": the whole.
+        split: what one malicious client stamps: some "pixels", all of them in one of the "channels" (its
+            number modulo the channels), "values" (some pixels in one channel, and the trigger has no others), or
+            "none": the whole.
         subset: V by "score", at "random", by the "lowest" score, or "none": all parameters.
         rho: share of each layer's units in V.
         drift_rounds: models whose drift is observed, the last of them the one that opens the window.
@@ -74,9 +77,9 @@ class CtoVpa(BadNets):
     """
 
     target: int = 2
-    patch: Patch = Patch(height=2, width=2)  # noqa: RUF009 - frozen
+    patch: Patch = Patch(height=3, width=4)  # noqa: RUF009 - frozen
     initial: OneOf["random", "saturated", "colour"] = "random"
-    split: OneOf["channels", "pixels", "none"] = "channels"
+    split: OneOf["pixels", "channels", "values", "none"] = "pixels"
     subset: Subset = "score"
     rho: float = 0.3
     drift_rounds: int = 10
@@ -131,20 +134,25 @@ class CtoVpa(BadNets):
         state = {**super().init(threat, rng), START: torch.tensor(threat.window[0])}
         if self._watches or self._needs_start:
             check_window(self.drift_rounds, threat.window[0])
-        trigger = Trigger.from_state(state)
-        check_members(self.split, len(threat.members), trigger)
+        trigger, members = Trigger.from_state(state), len(threat.members)
+        check_members(self.split, members, trigger)
+        if self.split == "values" and members:
+            pieces = [self._piece(trigger, member, members).mask for member in range(members)]
+            trigger = replace(trigger, mask=torch.stack(pieces).any(dim=0))
         if self.initial != "colour":
             drawn = torch.rand(trigger.pattern.shape, generator=rng, dtype=trigger.pattern.dtype)
             trigger = trigger.with_pattern(drawn.round() if self.initial == "saturated" else drawn)
         return {**state, **trigger.state()}
 
     def own_trigger(self, state: Tensors, member: int) -> Trigger:
-        """One channel, some pixels, or all of it."""
-        trigger = Trigger.from_state(state)
-        if self.split == "none":
+        """Some pixels, one channel, both, or all of it."""
+        return self._piece(Trigger.from_state(state), member, int(state["members"]))
+
+    def _piece(self, trigger: Trigger, member: int, members: int) -> Trigger:
+        if self.split in ("pixels", "values"):
+            trigger = trigger.part(member, members)
+        if self.split in ("pixels", "none"):
             return trigger
-        if self.split == "pixels":
-            return trigger.part(member, int(state["members"]))
         channel = torch.zeros_like(trigger.mask)
         channel[member % len(channel)] = True
         return replace(trigger, mask=trigger.mask & channel)

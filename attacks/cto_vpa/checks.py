@@ -62,8 +62,8 @@ def check_members(split: str, members: int, trigger: Trigger) -> None:
             f'split = "channels": {members} malicious clients cannot stamp {len(trigger.mask)} channels: '
             'raise attack.malicious, or set split = "pixels" or "none".'
         )
-    if split == "pixels" and members > trigger.places:
+    if split in ("pixels", "values") and members > trigger.places:
         raise ConfigError(
-            f'split = "pixels": {trigger.places} pixels cannot be divided over {members} malicious clients: '
+            f'split = "{split}": {trigger.places} pixels cannot be divided over {members} malicious clients: '
             "enlarge patch, or lower attack.malicious."
         )

@@ -274,7 +274,7 @@ def test_a_search_is_repeated_where_it_is_asked(stage):
 
 
 def test_each_attacker_stamps_its_channel_and_the_whole_is_measured(stage):
-    here, attack = stage(), Literal(**OFF)
+    here, attack = stage(), Literal(**OFF, split="channels")
     state = here.state(attack)
     whole = Trigger.from_state(state)
     pieces = [attack.own_trigger(state, member) for member in range(3)]
@@ -289,6 +289,19 @@ def test_each_attacker_stamps_its_channel_and_the_whole_is_measured(stage):
     torch.testing.assert_close(
         poisoned.x[other][:, :, 0, 0], white.float().flatten().expand(int(other.sum()), 3)
     )
+
+
+@pytest.mark.parametrize(("split", "values"), [("pixels", 12), ("values", 4), ("none", 12)])
+def test_the_pieces_make_up_the_trigger(stage, split, values):
+    here, attack = stage(), Literal(search_steps=0, patch=WHITE, split=split)
+    state = here.state(attack)
+    whole, pieces = Trigger.from_state(state), [attack.own_trigger(state, member) for member in range(3)]
+    assert int(whole.mask.sum()) == values
+    assert torch.equal(torch.stack([one.mask for one in pieces]).any(0), whole.mask)
+    if split == "values":  # 2, 1 and 1 pixels, each in a channel of its own
+        assert [int(one.mask[channel].sum()) for channel, one in enumerate(pieces)] == [2, 1, 1]
+        assert [int(one.mask.sum()) for one in pieces] == [2, 1, 1]
+        assert whole.places == 4
 
 
 @pytest.mark.parametrize("initial", ["random", "saturated"])
@@ -393,12 +406,12 @@ def test_bad_values_are_one_line(keys, message):
     [
         (CtoVpa(), {}, "opens in round 4, but drift_rounds = 10 models"),
         (
-            CtoVpa(**SMALL),
+            CtoVpa(**SMALL, split="channels"),
             {"members": (0, 2)},
             'split = "channels": 2 malicious clients cannot stamp 3 channels',
         ),
         (
-            CtoVpa(**SMALL, split="pixels"),
+            CtoVpa(**SMALL, patch=WHITE),
             {"members": (0, 1, 2, 3, 4)},
             'split = "pixels": 4 pixels cannot be divided over 5 malicious clients',
         ),

@@ -50,7 +50,7 @@ def test_every_cell_is_an_experiment_with_an_attack(name):
             assert attack.force_target_row
             assert attack.fill
         if isinstance(attack, CtoVpa):
-            assert attack.patch.height == attack.patch.width == 2
+            assert (attack.patch.height, attack.patch.width, attack.split) == (3, 4, "pixels")
 
 
 def test_every_condition_changes_something_for_every_arm(monkeypatch):
