@@ -6,8 +6,8 @@ lets s = floor(n / 2 + 1) - m honest clients look more extreme than the attacker
 
     z_max = Phi^-1((n - m - s) / (n - m)).
 
-The paper's experiments use z = 1 to 1.5 with 24 % malicious; z_max is 0.36 there. The argument leaves the side
-open: the paper's code subtracts from gradients, this file from updates, which point the other way.
+The paper's experiments use z = 1 to 1.5 with 24 % malicious; z_max is 0.36 there. The argument leaves the
+side open: the paper's code subtracts from gradients, this file from updates, which point the other way.
 
 Mean and deviation (divided by the number of rows, as in the paper's code) are estimated from the malicious
 clients' own honest updates, as in the paper, or from everybody's. A round with one malicious client has
