@@ -10,7 +10,7 @@ of 0.2 to 3 by task.
 On top of BadNets; with `keep_ratio = 1` and no bound it is BadNets. Departures: the parameters are projected,
 where the paper's code masks gradients, past which momentum and weight decay leak; coordinates are ranked over
 the whole model, not per layer; the paper's code takes a gradient on clean data in place of the last change.
-In round 1, where nothing has moved yet, all coordinates are kept. BatchNorm's statistics are no trained tensors
+In round 1, where nothing has moved yet, all are kept. BatchNorm's statistics are no trained tensors
 and follow the poisoned batches.
 """
 
