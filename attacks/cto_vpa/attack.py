@@ -48,8 +48,8 @@ class CtoVpa(BadNets):
         initial: pixel values before any search: "random" in [0, 1], "saturated" (random, rounded to 0
             or 1), or the patch's "colour".
         split: what one malicious client stamps: some "pixels", all of them in one of the "channels" (its
-            number modulo the channels), "values" (some pixels in one channel, and the trigger has no others), or
-            "none": the whole.
+            number modulo the channels), "values" (some pixels in one channel; the trigger has no others),
+            or "none": the whole.
         subset: V by "score", at "random", by the "lowest" score, or "none": all parameters.
         rho: share of each layer's units in V.
         drift_rounds: models whose drift is observed, the last of them the one that opens the window.
