@@ -175,6 +175,8 @@ def load(path: Path, overrides: Sequence[str] = ()) -> Experiment:
         ConfigError: the file is missing or no TOML, or its content is refused.
     """
     raw = read_toml(path)
+    if "sweep" in raw:
+        raise ConfigError(f"{path}: has a table [sweep], so it is many experiments: fedsim sweep {path}")
     for text in overrides:
         apply_override(raw, text)
     if "seed" in raw:

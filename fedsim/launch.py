@@ -89,14 +89,16 @@ def _remove_if_empty(folder: Path) -> None:
 
 def _draw(experiment: Experiment, folder: Path, outcomes: Sequence[Outcome]) -> None:
     """Pictures of every seed that finished a round, and one of all seeds."""
-    runs = []
+    runs, window = [], experiment.attack.window if experiment.attack else None
     for outcome in outcomes:
         records = _records(outcome.folder)
         if records:
             runs.append(records)
-            draw_curves([records], outcome.folder / "curves.png", f"{experiment.name}, seed {outcome.seed}")
+            title = f"{experiment.name}, seed {outcome.seed}"
+            draw_curves([records], outcome.folder / "curves.png", title, window)
     if len(outcomes) > 1 and runs:
-        draw_curves(runs, folder / "curves.png", f"{experiment.name}, mean and range of {len(runs)} seeds")
+        title = f"{experiment.name}, mean and range of {len(runs)} seeds"
+        draw_curves(runs, folder / "curves.png", title, window)
 
 
 def _records(folder: Path) -> list[dict[str, Any]]:

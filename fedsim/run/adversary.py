@@ -67,6 +67,11 @@ class Adversary:
         return cls(attack, threat, table.participation == "forced", parts)
 
     @property
+    def hostile(self) -> bool:
+        """Does the attack do anything? If not, there is nobody to detect."""
+        return any(overrides(self.attack, hook) for hook in ("observe", "corrupt", "craft"))
+
+    @property
     def measures(self) -> bool:
         """Does the attack have a notion of success on single examples?"""
         return overrides(self.attack, "poison")

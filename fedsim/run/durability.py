@@ -70,7 +70,8 @@ def detector(records: Sequence[Record]) -> dict[str, Any] | None:
     Returns:
         `precision`, `recall`, `f1`, `false_positive_rate` of the summed counts, the counts themselves, and
         `weight_kept`, the mean share of weight that malicious clients kept. None where the rule weighs
-        nobody, or no round was under attack. Precision is None where nobody was flagged.
+        nobody, or no round was under attack. Precision is None where nobody was flagged; precision, recall
+        and F1 are None where nobody was hostile.
     """
     rounds = [record["attack"] for record in records if record.get("attack")]
     counted = [one["detector"] for one in rounds if one["detector"] is not None]
@@ -80,10 +81,11 @@ def detector(records: Sequence[Record]) -> dict[str, Any] | None:
     hits, false_alarms = total["true_positives"], total["false_positives"]
     missed, clear = total["false_negatives"], total["true_negatives"]
     kept = [one["weight_kept"] for one in rounds if one["weight_kept"] is not None]
+    hostile = hits + missed > 0
     return {
-        "precision": _ratio(hits, hits + false_alarms),
+        "precision": _ratio(hits, hits + false_alarms) if hostile else None,
         "recall": _ratio(hits, hits + missed),
-        "f1": _ratio(2 * hits, 2 * hits + false_alarms + missed),
+        "f1": _ratio(2 * hits, 2 * hits + false_alarms + missed) if hostile else None,
         "false_positive_rate": _ratio(false_alarms, false_alarms + clear),
         "weight_kept": fmean(kept) if kept else None,
         **total,

@@ -160,7 +160,7 @@ class RoundLoop:
         remembered, decision = decide(strategy, state.strategy, cohort, server())
         under_attack = None
         if self.adversary and self.adversary.active(round) and (places := self.adversary.places(cohort)):
-            under_attack = attack_record(cohort, places, decision)
+            under_attack = attack_record(cohort, places if self.adversary.hostile else [], decision)
         after = RunState(
             round=round,
             vector=apply(state.vector, decision, cohort, self.parts.layout),

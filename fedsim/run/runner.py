@@ -88,7 +88,7 @@ def run_seed(
     return outcome
 
 
-def _clean_twin(
+def play_clean_run(
     honest: Experiment, seed: int, folder: Path, federation_of: FederationOf, observer: Observer
 ) -> CleanTwin:
     """The same run without the attack, played now unless it was finished before.
@@ -124,7 +124,7 @@ def _played(run: SeedRun, federation_of: FederationOf, observer: Observer, clean
     directory = run.directory
     try:
         if run.clean_experiment is not None:
-            run.twin = _clean_twin(run.clean_experiment, run.parts.seed, clean, federation_of, observer)
+            run.twin = play_clean_run(run.clean_experiment, run.parts.seed, clean, federation_of, observer)
         return run.complete(federation_of, observer)
     except KeyboardInterrupt:
         directory.write_result(run.failed("interrupted; continue with --resume", ()))

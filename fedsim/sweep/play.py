@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from fedsim.errors import FedsimError
 from fedsim.run.outcome import Silent
-from fedsim.run.runner import _clean_twin, run
+from fedsim.run.runner import play_clean_run, run
 from fedsim.run.threads import one_thread
 from fedsim.run.transports import LocalTransport
 from fedsim.sweep.plan import Task
@@ -44,7 +44,7 @@ def play(task: Task) -> Ended:
 
 def _clean(task: Task) -> tuple[str, str | None]:
     with one_thread():
-        _clean_twin(task.experiment, task.seed, task.folder, LocalTransport(task.file.resolve()), Silent())
+        play_clean_run(task.experiment, task.seed, task.folder, LocalTransport(task.file.resolve()), Silent())
     return "completed", None
 
 

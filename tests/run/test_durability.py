@@ -82,3 +82,9 @@ def test_a_rule_that_flags_nobody_has_no_precision():
 
 def test_a_rule_that_weighs_nobody_is_no_detector():
     assert detector([{"attack": {"detector": None, "weight_kept": None}}]) is None
+
+
+def test_where_nobody_was_hostile_only_false_alarms_count():
+    found = detector([under_attack(0, 3, 0, 7, None)])
+    assert (found["precision"], found["recall"], found["f1"], found["weight_kept"]) == (None,) * 4
+    assert found["false_positive_rate"] == 0.3
