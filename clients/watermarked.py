@@ -108,7 +108,7 @@ class Watermarked:
         """What the wrapped method keeps, and for an owner the mark."""
         kept = dict(self.method.init(client, rng))
         if client.partition in self.owners:
-            kept |= mark_tensors(self.key_of(client), client)
+            kept |= mark_tensors(*self.key_of(client), like=client.data.train.batch().x)
         return kept
 
     def program(self, client: ClientInfo, round: int) -> LocalProgram:
@@ -145,24 +145,20 @@ class Watermarked:
         match = owner_match(model, tensors, tensors)
         return {**told, "watermark_log10_p": math.log10(match.p), "watermark_z": match.z}
 
-    def key_of(self, client: ClientInfo) -> Key:
-        """An owner's key: a function of its data, the secret and the seed.
+    def key_of(self, client: ClientInfo) -> tuple[Key, Graph]:
+        """An owner's key and the graph that it is for: functions of its data, the secret and the seed.
 
         Raises:
             ConfigError: the secret cannot be read, or the client has too few training nodes.
         """
-        batch = client.data.train.batch()
-        if client.spec.task != "nodes" or batch.mask is None or batch.edge_index is None:
-            raise ConfigError(f"client.kind: a watermark needs nodes, but the data are {client.spec.task}.")
-        nodes = batch.mask.nonzero()[:, 0].cpu()
-        graph = Graph(batch.x.float().cpu(), batch.edge_index.cpu(), batch.y.cpu(), client.spec.classes)
+        graph, nodes = own_graph(client)
         size = set_size(len(nodes), self.share, FEWEST_NODES)
         draws = rng.stream(self.seed, "watermark.sets", 0, client.partition)
         try:
             drawn = draw_sets(nodes, self.sets, size, draws)
         except ConfigError as error:
             raise ConfigError(f"client.owners: client {client.partition}: {error}") from None
-        return make_key(
+        key = make_key(
             graph,
             drawn,
             owner=self.owner if len(self.owners) == 1 else f"{self.owner} {client.partition}",
@@ -171,6 +167,7 @@ class Watermarked:
             seed=self.seed,
             marks=self.marks,
         )
+        return key, graph
 
     def _marked(self, program: LocalProgram, phase: Phase) -> Phase:
         """A phase with the mark's loss as its last one; a phase of private tensors alone stays as it is."""
@@ -206,23 +203,37 @@ def _sparing_the_mark(phase: Phase) -> Phase:
     return replace(phase, trains=lambda name: phase.trains(name) and not name.startswith(PRIVATE))
 
 
-def mark_tensors(key: Key, client: ClientInfo) -> dict[str, Tensor]:
-    """A key as private tensors: what its sets are fed as, their projection, and the signs."""
+def own_graph(client: ClientInfo) -> tuple[Graph, Tensor]:
+    """A client's graph, and its training nodes [k].
+
+    Raises:
+        ConfigError: it has rows, or graphs without number.
+    """
     batch = client.data.train.batch()
-    if batch.edge_index is None:
-        raise ConfigError("client.kind: a watermark needs edges.")
+    if client.spec.task != "nodes" or batch.mask is None or batch.edge_index is None:
+        raise ConfigError(f"client.kind: a watermark needs nodes, but the data are {client.spec.task}.")
     graph = Graph(batch.x.float().cpu(), batch.edge_index.cpu(), batch.y.cpu(), client.spec.classes)
+    return graph, batch.mask.nonzero()[:, 0].cpu()
+
+
+def mark_tensors(key: Key, graph: Graph, like: Tensor) -> dict[str, Tensor]:
+    """A key as private tensors: what its sets are fed as, their projection, and the signs.
+
+    Args:
+        key: the owner's.
+        graph: that it is for.
+        like: of the type and on the device that models are fed with.
+    """
     sets = key.subgraphs(graph)
     x, edges = sets.together()
-    features = torch.tensor(key.features)
     found = {
-        "x": x.to(batch.x.dtype),
+        "x": x.to(like.dtype),
         "edges": edges,
         "nodes": key.nodes.flatten(),
-        "projection": projection(sets.x, features).matrix,
+        "projection": projection(sets.x, torch.tensor(key.features)).matrix,
         "signs": key.signs,
     }
-    return {PRIVATE + name: tensor.to(batch.x.device) for name, tensor in found.items()}
+    return {PRIVATE + name: tensor.to(like.device) for name, tensor in found.items()}
 
 
 def owner_match(model: nn.Module, tensors: Tensors, mark: Tensors) -> KeyMatch:

@@ -11,8 +11,11 @@ from typing import Any
 import torch
 
 from fedsim import rng
+from fedsim.config import load
+from fedsim.contracts import ClientInfo
 from fedsim.errors import ConfigError
 from fedsim.plugins import build
+from fedsim.run.assembly import assemble
 from fedsim.run.atomic_files import finite, save_json, save_tensors
 from fedsim.run.threads import one_thread
 from fedsim.toml import apply_override, nearest
@@ -32,7 +35,7 @@ from fedsim.watermark.key import (
 )
 from fedsim.watermark.loss import shares_met
 from fedsim.watermark.picture import draw_nulls
-from fedsim.watermark.sources import read_graph
+from fedsim.watermark.sources import read_graph, write_graph
 from fedsim.watermark.statistics import least_p
 from fedsim.watermark.stored_model import (
     build_model,
@@ -194,6 +197,31 @@ def verdict_lines(verdict: Verdict) -> Iterator[str]:
         )
     yield f"level     alpha {level.alpha:g} / {level.budget} keys: p must be at most {level.threshold:.3g}"
     yield f"verdict   {'MARKED: the suspect carries the mark' if verdict.marked else 'NOT PROVEN'}"
+
+
+def export(file: Path, overrides: Sequence[str], out: Path, seed: int | None = None) -> Iterator[str]:
+    """Write the keys of an experiment's owners, and their graphs, so that each can verify by itself.
+
+    Raises:
+        ConfigError: the experiment's clients own no keys, or the folder holds keys already.
+    """
+    experiment = load(file, overrides)
+    parts = assemble(experiment, experiment.seeds[0] if seed is None else seed)
+    method: Any = parts.plugins.method
+    if not hasattr(method, "key_of"):
+        raise ConfigError(f"{file}: client.kind is no `watermarked`: its clients own no keys.")
+    out.mkdir(parents=True, exist_ok=True)
+    for partition in method.owners:
+        if partition >= len(parts.data.clients):
+            raise ConfigError(f"{file}: client.owners names {partition}, but the clients are fewer.")
+        key, graph = method.key_of(ClientInfo(partition, parts.data.clients[partition]))
+        path, data = out / f"key-{partition}.json", out / f"data-{partition}.safetensors"
+        if path.exists():
+            raise ConfigError(f"{path}: already exists; a key that is written over is lost.")
+        _write_private(path, key_text(key))
+        save_json(out / f"key-{partition}.commitment.json", key.commitment())
+        write_graph(data, graph)
+        yield f"{path}: verify with --data {data}"
 
 
 def audit(

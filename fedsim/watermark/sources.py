@@ -7,6 +7,7 @@ import torch
 from fedsim.data.pool import NodePool
 from fedsim.errors import ConfigError
 from fedsim.plugins import build
+from fedsim.run.atomic_files import save_tensors
 from fedsim.watermark.stored_model import read_tensors
 from fedsim.watermark.subgraphs import Graph
 
@@ -32,8 +33,14 @@ def read_graph(name: str, mirror: str | None = None) -> Graph:
     return Graph(pool.x, pool.edge_index, pool.y, pool.classes)
 
 
+def write_graph(path: Path, graph: Graph) -> None:
+    """A file that `read_graph` reads again, classes without nodes included."""
+    named = {"x": graph.x, "edge_index": graph.edge_index, "y": graph.y}
+    save_tensors(path, named, {"classes": str(graph.classes)})
+
+
 def _read_file(path: Path) -> Graph:
-    tensors, _ = read_tensors(path)
+    tensors, metadata = read_tensors(path)
     if not {"x", "edge_index", "y"} <= set(tensors):
         raise ConfigError(f"{path}: needs tensors x [v, f], edge_index [2, e] and y [v].")
     x, edges, y = tensors["x"].float(), tensors["edge_index"].long(), tensors["y"].long()
@@ -41,4 +48,6 @@ def _read_file(path: Path) -> Graph:
         raise ConfigError(f"{path}: x, edge_index and y should have shapes [v, f], [2, e] and [v].")
     if edges.numel() and not 0 <= int(edges.min()) <= int(edges.max()) < len(x):
         raise ConfigError(f"{path}: edge_index names nodes that x does not have.")
-    return Graph(x, edges, y, int(torch.max(y)) + 1)
+    seen = int(torch.max(y)) + 1
+    told = metadata.get("classes", "")
+    return Graph(x, edges, y, max(seen, int(told)) if told.isdecimal() else seen)

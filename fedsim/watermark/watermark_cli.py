@@ -148,6 +148,23 @@ def verify_command(
             typer.echo(line)
 
 
+@app.command("export")
+def export_command(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="An experiment file.", show_default=False)],
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Of keys and graphs.")] = Path("keys"),
+    seed: Annotated[int | None, typer.Option(help="Of the run; else the file's first.")] = None,
+    overrides: Annotated[
+        list[str], typer.Option("--set", metavar="KEY.PATH=VALUE", help="As for fedsim run.")
+    ] = [],  # noqa: B006
+) -> None:
+    """Write the keys and graphs of a federation's owners, with which each verifies any model by itself."""
+    with clear_errors():
+        from fedsim.watermark.commands import export
+
+        for line in export(file, overrides, out, seed):
+            typer.echo(line)
+
+
 @app.command("audit")
 def audit_command(
     data: Data,

@@ -24,7 +24,7 @@ from fedsim.training.sequential import evaluate_client, train_client
 from fedsim.training.template import SeededModel
 from fedsim.watermark.embedding import Embedding, train
 from fedsim.watermark.loss import pcgrad
-from fedsim.watermark.subgraphs import Graph, Split
+from fedsim.watermark.subgraphs import Split
 
 FEATURES, CLASSES, SEED = 200, 5, 5
 SPEC = DataSpec("nodes", (FEATURES,), CLASSES)
@@ -87,7 +87,7 @@ def test_the_shared_model_carries_the_owner_s_key(secret: str, clients: list[Cli
     tensors, private = federate(method, clients, 16)
     model = method.program(clients[0], 1).model
     assert owner_match(model, tensors, private[0]).p < 1e-8
-    stranger = mark_tensors(owned(secret, seed=9).key_of(clients[0]), clients[0])
+    stranger = mark_tensors(*owned(secret, seed=9).key_of(clients[0]), like=torch.zeros(1))
     assert owner_match(model, tensors, stranger).p > 1e-3
     plain, _ = federate(method.method, clients, 16)
     assert owner_match(model, plain, private[0]).p > 1e-3
@@ -136,14 +136,13 @@ def test_an_owner_takes_the_steps_of_the_embedding_that_stands_alone(
     method = owned(secret, method=supervised(model=exact, epochs=4))
     client = in_float64(clients[0])
     update = train_client(method, client, start(method, client), None, SEED)
-    batch = client.data.train.batch()
-    assert batch.edge_index is not None
-    graph = Graph(batch.x, batch.edge_index, batch.y, CLASSES)
+    key, graph = method.key_of(client)
+    graph = replace(graph, x=graph.x.double())
     nodes: Any = client.data.train
     split = Split(nodes.index, torch.arange(0), torch.arange(0))
     options = Embedding(epochs=4, optimizer=Adam(learning_rate=0.01), strength=100.0)
     model = method.program(client, 1).model
-    found = train(model, graph, split, options, keys=[method.key_of(client)])
+    found = train(model, graph, split, options, keys=[key])
     layout = Layout.of(found)
     moved = layout.flatten(found) - layout.flatten(model_tensors(model))
     torch.testing.assert_close(update.update, moved, rtol=1e-8, atol=1e-10)
@@ -170,7 +169,7 @@ def test_the_pace_is_the_owner_s_alone(secret: str, clients: list[ClientInfo]) -
 
 def test_several_owners_have_keys_of_their_own(secret: str, clients: list[ClientInfo]) -> None:
     method = owned(secret, owners=(0, 2), owner="Ada")
-    keys = [method.key_of(clients[place]) for place in (0, 2)]
+    keys = [method.key_of(clients[place])[0] for place in (0, 2)]
     assert [key.owner for key in keys] == ["Ada 0", "Ada 2"]
     assert keys[0].secret != keys[1].secret
     tensors, private = federate(method, clients, 16)
