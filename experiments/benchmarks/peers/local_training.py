@@ -11,8 +11,8 @@ from torch.nn import functional
 class LocalTraining:
     """Trains clients of a plan, one by one, on one model object."""
 
-    def __init__(self, plan: Planned, model: nn.Module) -> None:
-        self.plan, self.model = plan, model
+    def __init__(self, plan: Planned, model: nn.Module, device: str = "cpu") -> None:
+        self.plan, self.model, self.device = plan, model, device
         self._graphs: dict[int, tuple[Tensor, ...]] = {}
 
     def epoch(self, number: int, place: int) -> int:
@@ -23,7 +23,7 @@ class LocalTraining:
             x, y, edges = self._graph(self.plan.cohort(number)[place])
             self._step(optimizer, functional.cross_entropy(self.model(x, edges), y))
             return len(y)
-        x, y = (torch.from_numpy(one) for one in self.plan.rows(number, place))
+        x, y = (torch.from_numpy(one).to(self.device) for one in self.plan.rows(number, place))
         size = self.plan.known["batch"]
         for own_x, own_y in zip(x.split(size), y.split(size), strict=True):
             self._step(optimizer, functional.cross_entropy(self.model(own_x), own_y))
@@ -36,5 +36,7 @@ class LocalTraining:
 
     def _graph(self, client: int) -> Any:
         if client not in self._graphs:
-            self._graphs[client] = tuple(torch.from_numpy(one) for one in self.plan.graph(client))
+            self._graphs[client] = tuple(
+                torch.from_numpy(one).to(self.device) for one in self.plan.graph(client)
+            )
         return self._graphs[client]
