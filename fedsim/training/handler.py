@@ -85,7 +85,7 @@ class TrainingHandler:
             task: partitions, and each one's private tensors or None.
         """
         if isinstance(broadcast, TrainOrder):
-            if self.setup.stacked and len(task.items) > 1:
+            if self.setup.stacked:
                 return self._stacked(broadcast, task)
             return [self._client(self._train, broadcast, *one) for one in _pairs(task)]
         return [self._client(self._evaluate, broadcast, *one) for one in _pairs(task)]

@@ -210,3 +210,19 @@ def test_a_stack_that_raises_names_the_culprit_and_lets_the_others_finish(tiny):
     for one in (first, third):
         assert isinstance(one, LocalUpdate)
         assert one.detour.failed
+
+
+def test_a_client_alone_in_its_task_runs_stacked_or_says_why_not(tiny):
+    from fedsim.engine.protocols import Task, WorkerPlace
+    from fedsim.training.handler import TrainingSetup
+
+    data, plain = tiny.federated((10, 7)), tiny.Method(model=tiny.seeded())
+    alone, keyless = (
+        TrainingSetup(method, tiny.SEED, torch.float64, stacked=True)(data, WorkerPlace(0, tiny.CPU)).run(
+            tiny.order_of(method, data), Task((1,), (None,))
+        )
+        for method in (Stackable(plain), plain)
+    )
+    assert alone[0].detour is None
+    assert keyless[0].detour.reason == "its program has no `stack` key"
+    assert (alone[0].update - keyless[0].update).norm() <= 1e-12 * keyless[0].update.norm()
