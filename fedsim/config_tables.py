@@ -108,7 +108,9 @@ class Engine(Section):
         workers: how many; None: one per usable core, 8 at most. Results do not depend on it.
         device: `auto` takes CUDA where there is one; else `cpu`, `cuda` or `cuda:N`.
         tier: `T0` sends Flower messages to a ClientApp, `T1` runs clients one after the other, `T2` many at
-            once where their programs allow it; `auto` is T1.
+            once where their programs allow it; `auto` is T1 or T2 by a rule on declared sizes
+            (`fedsim.training.tiers`), the same on every machine; `measured` times both before round 1 and
+            keeps the faster, also over a resume, so that machines may differ.
         chunk: clients per task, in T2 those computed at once; None: by a rule on declared sizes.
         address: of a running Ray cluster to join.
         gpus_per_worker: share of a card; `auto`: all cards divided evenly.
@@ -120,7 +122,7 @@ class Engine(Section):
     backend: Literal["in-process", "ray"] = "in-process"
     workers: Positive | None = None
     device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")] = "auto"
-    tier: Literal["auto", "T0", "T1", "T2"] = "auto"
+    tier: Literal["auto", "measured", "T0", "T1", "T2"] = "auto"
     chunk: Positive | None = None
     address: str | None = None
     gpus_per_worker: Annotated[float, Field(gt=0, le=1)] | Literal["auto"] = "auto"

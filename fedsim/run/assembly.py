@@ -65,12 +65,14 @@ class Parts:
         seed: of this run.
         plugins: the objects behind the tables.
         data: divided among the clients.
+        settled_tier: the tier that is played, once workers have settled it.
     """
 
     experiment: Experiment
     seed: int
     plugins: Plugins
     data: FederatedData
+    settled_tier: str | None = None
 
     @property
     def dtype(self) -> torch.dtype:

@@ -84,6 +84,14 @@ class RunDirectory:
         """Replace manifest.json."""
         save_json(self.path / "manifest.json", manifest)
 
+    def read_tier(self) -> str | None:
+        """The tier in the manifest, if it was measured; a resumed run keeps it."""
+        path = self.path / "manifest.json"
+        known = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        return (
+            known.get("tier") if known.get("config", {}).get("engine", {}).get("tier") == "measured" else None
+        )
+
     def append(self, record: Mapping[str, Any]) -> int:
         """Add one round and wait until it is on disk; returns the length of the file in bytes."""
         line = json.dumps(finite(record), allow_nan=False, ensure_ascii=False) + "\n"

@@ -74,6 +74,8 @@ class EngineFederation:
         *,
         size: int,
         chunk: Callable[[int], int] | None = None,
+        tier: str = "T1",
+        timed: Mapping[str, float] | None = None,
     ) -> None:
         """Take over an engine; `close` ends it.
 
@@ -83,7 +85,10 @@ class EngineFederation:
             sizes: training examples by partition.
             size: d, values of the shared model.
             chunk: from the size of a cohort to clients per task; None: `default_chunk`.
+            tier: of the engine's handlers.
+            timed: seconds of a round by tier, where that decided; of it `timed` tells.
         """
+        self.tier, self.timed = tier, dict(timed or {})
         self._engine, self._store, self._sizes = engine, store, sizes
         average = sum(sizes) / max(len(sizes), 1)
         self._chunk = chunk or partial(default_chunk, work=average * size)

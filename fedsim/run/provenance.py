@@ -3,6 +3,7 @@
 import os
 import platform
 import subprocess
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -13,6 +14,7 @@ import torch
 from fedsim.params import Layout
 from fedsim.run.assembly import Parts
 from fedsim.run.server_evaluation import server_device
+from fedsim.training.tiers import automatic_tier
 
 PACKAGES = (
     "fedsim-flower",
@@ -76,13 +78,16 @@ def commit(folder: Path) -> dict[str, Any] | None:
         return None
 
 
-def manifest(parts: Parts, layout: Layout, device: str | None = None) -> dict[str, Any]:
+def manifest(
+    parts: Parts, layout: Layout, device: str | None = None, timed: Mapping[str, float] | None = None
+) -> dict[str, Any]:
     """manifest.json of one seed.
 
     Args:
         parts: of the run.
         layout: of the shared tensors.
         device: where clients compute, once that is known; SuperNodes decide it for themselves.
+        timed: seconds of a round by tier, where the tier was measured.
     """
     experiment = parts.experiment
     asked = experiment.engine.device
@@ -105,11 +110,24 @@ def manifest(parts: Parts, layout: Layout, device: str | None = None) -> dict[st
         "commit": commit(Path(__file__).resolve().parent),
         "hardware": hardware(),
         "tier": tier(parts),
+        **({"tier_measured": dict(timed)} if timed else {}),
         "device": {"asked": asked, "clients": device, "server": str(server_device(asked))},
     }
 
 
 def tier(parts: Parts) -> str:
-    """The tier of a run in this process; `auto` is T1 until benchmarks have calibrated a rule."""
-    chosen: str = parts.experiment.engine.tier
-    return "T1" if chosen == "auto" else chosen
+    """The tier of a run in this process: as asked, by the rule on declared sizes, or as measured.
+
+    `measured` itself where nothing was measured yet.
+    """
+    asked: str = parts.settled_tier or parts.experiment.engine.tier
+    if asked != "auto":
+        return asked
+    clients = parts.data.clients
+    return automatic_tier(
+        parts.experiment.federation.clients_per_round,
+        parts.program,
+        clients[0].spec,
+        [len(client.train) for client in clients],
+        parts.experiment.engine.chunk,
+    )

@@ -4,7 +4,7 @@ import os
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from fedsim.config import Experiment
@@ -89,6 +89,7 @@ class SeedRun:
                 checkpoints.require_same(resumed, experiment.digest(), seed, directory.checkpoint)
                 store.restore(resumed.memory, resumed.files)
                 records = directory.rewind(resumed.history, resumed.state.round)
+                parts = replace(parts, settled_tier=directory.read_tier())
             else:
                 directory.create()
             directory.result.unlink(missing_ok=True)
@@ -102,7 +103,7 @@ class SeedRun:
         """All remaining rounds, and the result."""
         observer.seed_started(self.parts, self.directory.path, len(self.records))
         with closing(federation_of(self.parts, self.store)) as federation:
-            self.directory.write_manifest(manifest(self.parts, self.parts.layout, device_of(federation)))
+            self._settle(federation)
             loop = RoundLoop(self.parts, federation, self.server, self.adversary, self.twin)
             state = self.resumed.state if self.resumed else loop.start()
             while state.round < self.parts.experiment.rounds:
@@ -114,6 +115,16 @@ class SeedRun:
                 self._checkpoint(state, length)
                 observer.round_finished(record)
         return self._completed(state)
+
+    def _settle(self, federation: Federation) -> None:
+        """Enter what only the federation knows into the manifest: its device, and the tier it plays."""
+        asked = self.parts.experiment.engine.tier
+        of_messages = "T1" if asked in ("auto", "measured") else asked  # SuperNodes train one by one
+        played: str = getattr(federation, "tier", of_messages)
+        timed: Mapping[str, float] = getattr(federation, "timed", {})
+        self.parts = replace(self.parts, settled_tier=played)
+        told = manifest(self.parts, self.parts.layout, device_of(federation), timed)
+        self.directory.write_manifest(told)
 
     def _play(
         self, loop: RoundLoop, federation: Federation, state: RunState

@@ -1,6 +1,8 @@
 """How a run reaches its clients in this process: straight through the engine, or in Flower messages."""
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -8,13 +10,17 @@ from pathlib import Path
 from fedsim.config_tables import Engine
 from fedsim.engine.options import EngineOptions
 from fedsim.engine.start import start
-from fedsim.federation import Federation
+from fedsim.federation import Federation, TrainOrder
 from fedsim.run.assembly import Parts
+from fedsim.run.cohort import draw_cohort
 from fedsim.run.engine_federation import EngineFederation, TimedSetup
 from fedsim.run.private_store import PrivateStore
 from fedsim.run.provenance import tier
+from fedsim.run.threads import one_thread
 from fedsim.training.handler import TrainingSetup
 from fedsim.training.tiers import stacked_chunk
+
+CANDIDATES = ("T1", "T2")
 
 
 @dataclass(frozen=True)
@@ -65,7 +71,29 @@ def engine_options(table: Engine) -> EngineOptions:
 
 def engine_federation(parts: Parts, store: PrivateStore) -> EngineFederation:
     """Tiers T1 and T2: orders go to the engine's workers as they are."""
-    table, stacked = parts.experiment.engine, tier(parts) == "T2"
+    chosen, timed = tier(parts), None
+    if chosen == "measured":
+        timed = {name: seconds_of_round(_federation(parts, store, name), parts) for name in CANDIDATES}
+        chosen = min(timed, key=timed.__getitem__)
+    return _federation(parts, store, chosen, timed)
+
+
+def seconds_of_round(federation: EngineFederation, parts: Parts) -> float:
+    """Of the training of round 1, on its second trial; nothing of it is kept, and the workers end."""
+    table, initial, layout = parts.experiment.federation, parts.initial, parts.layout
+    cohort = draw_cohort(parts.seed, 1, table.clients, table.clients_per_round)
+    order = TrainOrder(1, layout.flatten(initial), layout.integers_of(initial))
+    with closing(federation), one_thread():
+        federation.train(order, cohort)
+        begun = time.perf_counter()
+        federation.train(order, cohort)
+        return time.perf_counter() - begun
+
+
+def _federation(
+    parts: Parts, store: PrivateStore, name: str, timed: Mapping[str, float] | None = None
+) -> EngineFederation:
+    table, stacked = parts.experiment.engine, name == "T2"
     setup = TrainingSetup(
         parts.plugins.method, parts.seed, parts.dtype, stacked=stacked, attack=parts.plugins.attack
     )
@@ -77,4 +105,6 @@ def engine_federation(parts: Parts, store: PrivateStore) -> EngineFederation:
     elif stacked:
         spec = parts.data.clients[0].spec
         length = partial(stacked_chunk, program=parts.program, spec=spec, sizes=sizes)
-    return EngineFederation(engine, store, sizes, size=parts.layout.size, chunk=length)
+    return EngineFederation(
+        engine, store, sizes, size=parts.layout.size, chunk=length, tier=name, timed=timed
+    )
