@@ -19,6 +19,7 @@ import torch
 import verdict
 from catalogue import TOGETHER, WORKLOADS, by_clients, by_parameters
 from contenders import contenders
+from page import written
 from picture import draw
 from rich.console import Console
 from session import Played, play
@@ -51,6 +52,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     asked.out.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
     if asked.picture:
         draw(played.rows, asked.picture)
+    if asked.markdown:
+        asked.markdown.write_text(written(report, _command(asked)), encoding="utf-8")
     verdict.show(report, console)
     return int(any(_bad(row) for row in played.rows))
 
@@ -85,6 +88,15 @@ def _contenders(variant: Variant, asked: argparse.Namespace) -> list[Any]:
     return contenders(variant, asked.peers, places.split(","), pythons)
 
 
+def _command(asked: argparse.Namespace) -> str:
+    """What was typed, with interpreters and files left out."""
+    words = [*asked.workloads, "--peers", ",".join(asked.peers)]
+    words += ["--places", asked.places] if asked.places else []
+    words += ["--picture PATH"] if asked.picture else []
+    words += ["--quick"] if asked.quick else []
+    return f"python experiments/benchmarks/run.py {' '.join(words)}"
+
+
 def _bad(row: dict[str, Any]) -> bool:
     if "missing" in row:
         return row["tier"] is not None
@@ -107,6 +119,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--fedjax-python", help="interpreter of an environment with fedjax")
     parser.add_argument("--places", help=f"backend:workers of ours; default {PLACES}")
     parser.add_argument("--out", type=Path, default=Path("benchmark.json"), help="the report")
+    parser.add_argument("--markdown", type=Path, help="the report as a page")
     parser.add_argument("--picture", type=Path, help="draw times against clients and parameters")
     parser.add_argument("--quick", action="store_true", help="toy sizes: does everything start?")
     return parser

@@ -29,7 +29,8 @@ def quick(tmp_path, *words):
 
 def test_our_tiers_and_the_loop_end_with_the_same_model(tmp_path):
     words = ("W1", "--peers", "loop,pfl,fedjax", "--fedjax-python", sys.executable)
-    report, printed = quick(tmp_path, *words, "--places", "in-process:1")
+    page = tmp_path / "RESULTS.md"
+    report, printed = quick(tmp_path, *words, "--places", "in-process:1", "--markdown", str(page))
     rows = {row["label"]: row for row in report["rows"]}
     assert set(rows) == {
         "T0 in-process 1",
@@ -52,6 +53,11 @@ def test_our_tiers_and_the_loop_end_with_the_same_model(tmp_path):
     assert "missing: no interpreter given" in printed
     assert "No module named 'fedjax'" in rows["fedjax"]["missing"]  # an interpreter without it
     assert set(report["ratios"]["W1"]) >= {"T1/loop", "T2/loop"}
+    told = page.read_text()
+    assert "| W1 | T2/loop |" in told
+    assert "| W1 | loop |" in told
+    assert str(tmp_path) not in told + printed  # no paths of this machine
+    assert sys.executable not in told
     assert set(report["machine"]) == {"cores", "machine", "cpu_capability", "memory_gib", "versions"}
 
 
