@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from goals import AGREEMENT
+from goals import AGREEMENT, FINAL_AGREEMENT
 from plan import write_plan
 from spread import of_rounds
 from system import Contender, MissingSystem, System
@@ -53,11 +53,11 @@ def play(chosen: Sequence[tuple[Variant, Sequence[Contender]]], say: Callable[[s
                 stack.callback(running[number].close)
             except MissingSystem as error:
                 missing[number] = str(error)
-        _repeat(seats, running, missing, say)
+        early = _repeat(seats, running, missing, say)
         models = _models(running, missing)
         for system in running.values():
             system.dismiss()
-        rows = [_row(seats, n, running.get(n), missing.get(n), models) for n in range(len(seats))]
+        rows = [_row(seats, n, running.get(n), missing.get(n), (early, models)) for n in range(len(seats))]
         times = {
             (seats[n].variant.name, seats[n].contender.label): system.times for n, system in running.items()
         }
@@ -66,7 +66,9 @@ def play(chosen: Sequence[tuple[Variant, Sequence[Contender]]], say: Callable[[s
 
 def _repeat(
     seats: Sequence[_Seat], running: dict[int, System], missing: dict[int, str], say: Callable[[str], None]
-) -> None:
+) -> dict[int, Any]:
+    """All repetitions; the models after the first of them."""
+    early: dict[int, Any] = {}
     last = max((seat.variant.repetitions for seat in seats), default=0)
     for repetition in range(last):
         say(f"repetition {repetition + 1} of {last}")
@@ -77,6 +79,8 @@ def _repeat(
             except MissingSystem as error:
                 missing[number] = str(error)
                 running.pop(number).close()
+        early = early or _models(running, missing)
+    return early
 
 
 def _models(running: dict[int, System], missing: dict[int, str]) -> dict[int, Any]:
@@ -91,7 +95,11 @@ def _models(running: dict[int, System], missing: dict[int, str]) -> dict[int, An
 
 
 def _row(
-    seats: Sequence[_Seat], number: int, system: System | None, missing: str | None, models: dict[int, Any]
+    seats: Sequence[_Seat],
+    number: int,
+    system: System | None,
+    missing: str | None,
+    models: tuple[dict[int, Any], dict[int, Any]],
 ) -> dict[str, Any]:
     variant, contender = seats[number].variant, seats[number].contender
     row = {
@@ -104,8 +112,8 @@ def _row(
     }
     if system is None:
         return row | {"missing": missing}
-    reference = _reference(seats, variant, models)
-    apart = distance(models[number], models[reference])
+    reference = _reference(seats, variant, models[1])
+    apart, finally_apart = (distance(found[number], found[reference]) for found in models)
     return row | {
         "ms_per_round": of_rounds(system.times),
         "first_round_ms": system.first_round,
@@ -113,7 +121,8 @@ def _row(
         "peak_mb": system.peak,
         "rounds": sum(map(len, system.times)),
         "model_distance": apart,
-        "model_agrees": apart < AGREEMENT,
+        "final_distance": finally_apart,
+        "model_agrees": apart < AGREEMENT and finally_apart < FINAL_AGREEMENT,
         "compared_with": seats[reference].contender.label,
     }
 
