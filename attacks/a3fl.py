@@ -17,7 +17,6 @@ steps and takes `unlearn_steps` steps of plain gradient descent; models are call
 that BatchNorm's statistics stay the received ones.
 """
 
-import copy
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -27,7 +26,7 @@ from torch.nn import functional
 
 from attacks.badnets import BadNets
 from attacks.programs import check_above_zero
-from attacks.trigger_search import Examples, check_device, due, improved, searcher
+from attacks.trigger_search import Examples, check_device, due, improved, received_model, searcher
 from attacks.triggers import Patch, Trigger, poison_batch
 from fedsim.contracts import Batch, Tensors
 from fedsim.errors import ConfigError
@@ -91,9 +90,7 @@ class A3fl(BadNets):
             return state
         device = torch.device(self.search_device)
         pool = Examples.of(view.data or (), device, view.layout.dtype)
-        received = view.layout.unflatten(view.model, view.integers)
-        tensors = {name: value.to(device) for name, value in received.items()}
-        model = copy.deepcopy(view.program.model).to(device).eval()
+        model, tensors = received_model(view, device)
         loss = AdversarialLoss(self, model, tensors, pool, rng)
         found = improved(Trigger.from_state(state), loss, self.steps, searcher("sign", self.step_size))
         return {**state, **found.state()}

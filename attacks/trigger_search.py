@@ -1,15 +1,18 @@
 """Descent of a trigger's pixel values on a loss, kept in range after every step."""
 
+import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from attacks.triggers import Trigger
 from fedsim.contracts import Batch, ClientData, Optimizer, Vector
 from fedsim.errors import ConfigError, RoundError
+from fedsim.threat import View
+from fedsim.training.functional import model_tensors
 from fedsim.training.optimizers import Adam
 
 Search = Literal["adam", "sign"]
@@ -69,6 +72,32 @@ def improved(
         optimizer.step(pattern, torch.where(trigger.mask, gradient, 0.0), state)
         pattern.clamp_(0, 1)
     return trigger.with_pattern(pattern if steps else trigger.pattern)
+
+
+def received_model(view: View, device: torch.device) -> tuple[nn.Module, dict[str, Tensor]]:
+    """A template in evaluation mode, and the tensors of the round's global model.
+
+    Raises:
+        RoundError: see `require_whole`.
+    """
+    require_whole(view)
+    model = copy.deepcopy(view.program.model).to(device).eval()
+    received = view.layout.unflatten(view.model, view.integers)
+    return model, {name: value.to(device) for name, value in received.items()}
+
+
+def require_whole(view: View) -> None:
+    """Refuse a model of which clients keep a part: the template's own values there are untrained.
+
+    Raises:
+        RoundError: naming the first such tensor.
+    """
+    kept = [name for name in model_tensors(view.program.model) if not view.program.is_shared(name)]
+    if kept:
+        raise RoundError(
+            f"The attack needs the whole global model, but clients keep {kept[0]!r} to themselves: "
+            "switch off what reads it (attack.steps, search_steps, force_target_row), or choose another client.kind."
+        )
 
 
 def check_device(key: str, name: str) -> None:

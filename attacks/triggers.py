@@ -195,7 +195,8 @@ def poison_batch(batch: Batch, trigger: Trigger, target: int, fraction: float = 
 
     Examples of the target class are never touched: the trigger on them would teach nothing, and counts
     nothing in success. Of the rest the first `poisoned_count(fraction, b)` are taken, b being the whole
-    batch, or all of them where there are fewer. Batches are shuffled before, so the first are random ones.
+    batch, or all of them where there are fewer. Batches are shuffled before, so the first are random ones;
+    but a batch of all a client has comes in the order of its data, and the same ones are taken every time.
 
     Args:
         batch: rows, x [b, c, h, w].

@@ -58,7 +58,8 @@ class View:
         knows: the level that was granted.
         round: counts from 1.
         clients: n, the size of the cohort.
-        malicious: m, how many of it act together here; 1 at level OWN_DATA.
+        malicious: m, how many of it act together here, 1 at level OWN_DATA; in `observe`, where no cohort
+            is known yet, all members.
         model: [d], the received model.
         integers: its integer tensors, by name.
         layout: of the d values.

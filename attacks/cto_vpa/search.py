@@ -1,6 +1,5 @@
 """Stage B on the attack's own images: the search for pixel values, against the round's global model."""
 
-import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -10,7 +9,7 @@ from torch import Tensor, nn
 
 from attacks.cto_vpa.coupling import Aim, TriggerLoss, recorded_features
 from attacks.cto_vpa.stability import unit
-from attacks.trigger_search import Examples, Search, improved, searcher
+from attacks.trigger_search import Examples, Search, improved, received_model, searcher
 from attacks.triggers import Trigger, poison_batch
 from fedsim.contracts import ClientData, Tensors, Vector
 from fedsim.errors import RoundError
@@ -58,9 +57,7 @@ class CoupledSearch:
 
     def loss(self, view: View, masks: Tensors, start: Vector | None) -> TriggerLoss:
         """L(delta) on the round's model."""
-        model = copy.deepcopy(view.program.model).to(self.device).eval()
-        received = view.layout.unflatten(view.model, view.integers)
-        tensors = {name: value.to(self.device) for name, value in received.items()}
+        model, tensors = received_model(view, self.device)
         aim = centre = None
         if self.coupling:
             drift = None if self.direction == "ones" or start is None else view.model - start

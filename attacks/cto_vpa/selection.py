@@ -9,6 +9,7 @@ from torch import Tensor
 from attacks.cto_vpa import stability
 from attacks.cto_vpa.stability import Layer
 from attacks.neurotoxin import by_name
+from attacks.trigger_search import require_whole
 from fedsim.contracts import Tensors, Vector
 from fedsim.errors import RoundError
 from fedsim.threat import View
@@ -43,26 +44,29 @@ class Selection:
         """V as entries of the state: one bool tensor per trained parameter of the shared model.
 
         Raises:
-            RoundError: the model has no layers, or fewer outputs than the row.
+            RoundError: the model has no layers, or fewer outputs than the row, or clients keep a part of it.
         """
         names = parameter_names(view.program.model)
         parts = _layers(view)
         if self.subset == "none":
             mask = torch.ones(view.layout.size, dtype=torch.bool)
         else:
-            ranking = self._ranking(parts, moments, rng)
+            ranking = self._ranking(view, parts, moments, rng)
             chosen = stability.top_share(ranking, parts, self.rho)
             mask = stability.coordinates(chosen, parts, view.layout.size)
         named = by_name(mask, view.layout)
         return {f"{VULNERABLE}{name}": one.clone() for name, one in named.items() if name in names}
 
-    def _ranking(self, parts: tuple[Layer, ...], moments: Tensors, rng: torch.Generator) -> Vector:
+    def _ranking(
+        self, view: View, parts: tuple[Layer, ...], moments: Tensors, rng: torch.Generator
+    ) -> Vector:
         if self.subset == "random":
             ranking = torch.rand(sum(one.units for one in parts), generator=rng, dtype=torch.float64)
         else:
             ranking = stability.score(moments) * (-1 if self.subset == "lowest" else 1)
         if self.row is None:
             return ranking
+        require_whole(view)  # else the last shared layer is not the one with a row per label
         if self.row >= parts[-1].units:
             raise RoundError(
                 f"force_target_row: the last layer, {parts[-1].name!r}, has {parts[-1].units} rows, none for "

@@ -47,7 +47,12 @@ class Adversary:
 
     @classmethod
     def of(cls, parts: Parts) -> "Adversary | None":
-        """The experiment's adversary, if it has one."""
+        """The experiment's adversary, if it has one.
+
+        Raises:
+            FedsimError: with exit code 2: the attack refuses its keys, the data or the window. Asked here, it
+                does so before the clean run is played.
+        """
         table, attack, federation = (
             parts.experiment.attack,
             parts.plugins.attack,
@@ -64,7 +69,9 @@ class Adversary:
             spec=parts.data.spec,
             pixels=_pixels(parts.data),
         )
-        return cls(attack, threat, table.participation == "forced", parts)
+        found = cls(attack, threat, table.participation == "forced", parts)
+        found.init()
+        return found
 
     @property
     def hostile(self) -> bool:

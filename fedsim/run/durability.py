@@ -46,8 +46,9 @@ def lifespan(records: Sequence[Record], window: tuple[int, int]) -> dict[str, An
 
     Returns:
         `rounds`: to the first measured round under 0.5, 0 if the stop itself is; `smoothed`: the same of the
-        mean over the last five rounds, none before the stop among them; `still_alive`: at the last round
-        neither had happened, so that `rounds` is a lower bound. None where success was not measured.
+        mean over the last five rounds, none before the stop among them; `still_alive`: by the last round
+        success had not been under one half, so that `rounds` is a lower bound; `smoothed_still_alive`: the
+        same of the mean and of `smoothed`. None where success was not measured.
     """
     stop = window[1]
     success = {at: value for at, value in _series(records, "attack_success").items() if at >= stop}
@@ -61,6 +62,7 @@ def lifespan(records: Sequence[Record], window: tuple[int, int]) -> dict[str, An
         "rounds": lived if raw is None else raw - stop,
         "smoothed": lived if smoothed is None else smoothed - stop,
         "still_alive": raw is None,
+        "smoothed_still_alive": smoothed is None,
     }
 
 

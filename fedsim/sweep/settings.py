@@ -37,7 +37,7 @@ class Report(Section):
         metrics: flattened paths of result.json's `metrics`.
         compare: labels, or `axis=label`: the axis's other values are compared with this one, seed by seed.
         tune: axes that are settled, not shown: a cell of the other axes keeps the value with the best mean of
-            `by` over seeds is kept.
+            `by` over seeds.
         by: a metric on validation data.
         curves: axes whose values share a panel, a picture for each; by default the first axis.
         curve: the metric drawn against rounds; by default `attack_success` where it was measured.

@@ -165,8 +165,8 @@ def played_whole(tmp_path_factory):
 def adversary_of():
     """A registered attack inside the parts of a small run, before round 1."""
 
-    def make(kind, **options):
-        parts = assemble(small(table(kind, **options)), 0)
+    def make(kind, changes=None, **options):
+        parts = assemble(small(table(kind, **options), **(changes or {})), 0)
         return Adversary.of(parts)
 
     return make

@@ -12,7 +12,7 @@ import torch
 
 import attacks
 from fedsim.contracts import Cohort, DataSpec
-from fedsim.errors import ConfigError
+from fedsim.errors import ConfigError, RoundError
 from fedsim.plugins import available, build, options_of, resolve
 from fedsim.threat import Knowledge, overrides
 
@@ -169,6 +169,23 @@ def test_a_target_that_the_data_lack_is_one_line(make_threat, kind):
     attack = build("attacks", {"kind": kind, "target": 10}, "attack")
     with pytest.raises(ConfigError, match=r"^attack\.target must be a label from 0 to 9, found 10\.$"):
         attack.init(make_threat(), torch.Generator())
+
+
+PERSONAL = {"kind": "fedper", "optimizer": {"kind": "sgd", "learning_rate": 0.1}}
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [("a3fl", {}), ("cto_vpa", {}), ("cto_vpa", {"search_steps": 0, "force_target_row": True})],
+)
+def test_a_model_of_which_clients_keep_a_part_is_not_searched_on(adversary_of, kind, options):
+    adversary = adversary_of(kind, {"client": PERSONAL}, **options)
+    state, parts = adversary.init(), adversary.parts
+    model, integers = parts.layout.flatten(parts.initial), parts.layout.integers_of(parts.initial)
+    for round_ in (1, 2):
+        state = adversary.observe(state, round_, model, integers)
+    with pytest.raises(RoundError, match=r"clients keep '.*' to themselves: switch off"):
+        adversary.observe(state, 3, model, integers)
 
 
 FILES = sorted(Path(attacks.__file__).parent.rglob("*.py"))

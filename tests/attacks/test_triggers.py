@@ -167,7 +167,7 @@ def test_an_attack_is_told_black_and_white(adversary_of):
 
 
 def test_clients_on_different_scales_have_no_common_one(adversary_of):
-    adversary = adversary_of("badnets")
+    adversary = adversary_of("label_flip")  # which needs none
     clients = list(adversary.parts.data.clients)
     darker = replace(clients[2].train, white=8.0)
     for odd in (darker, replace(darker, white=None)):

@@ -77,7 +77,7 @@ def test_an_attack_is_measured_against_a_clean_run_of_the_same_cohorts(fedsim, s
     assert told["attack_success"]["at_stop"] > 0.8
     assert told["attack_success"]["floor"] < 0.5 < told["attack_success"]["auc50"]
     assert told["attack_success"]["auc_rounds"] == 4  # the stop and the three rounds after it
-    assert set(told["attack_lifespan"]) == {"rounds", "smoothed", "still_alive"}
+    assert set(told["attack_lifespan"]) == {"rounds", "smoothed", "still_alive", "smoothed_still_alive"}
     assert told["client_attack_success_benign"]["last"]["value"] > 0.5
     assert run.result["defence_active"] is False  # FedAvg is the plain mean
     assert told["detector"]["recall"] == 0.0

@@ -9,7 +9,7 @@ import torch
 
 from fedsim.config import parse
 from fedsim.contracts import Cohort
-from fedsim.errors import RoundError
+from fedsim.errors import ConfigError, RoundError
 from fedsim.params import Layout
 from fedsim.run.adversary import Adversary, query
 from fedsim.run.assembly import assemble
@@ -186,3 +186,8 @@ def test_a_number_of_malicious_clients_is_drawn_by_seed(make_parts):
         drawn.append(type(plain)(experiment, seed, plain.plugins, plain.data).malicious)
     assert all(len(set(one)) == 2 and list(one) == sorted(one) for one in drawn)
     assert len(set(drawn)) > 1
+
+
+def test_what_an_attack_refuses_is_known_before_any_round(make_parts):
+    with pytest.raises(ConfigError, match=r"attack.target must be a label from 0 to 9, found 99"):
+        Adversary.of(make_parts(attack={"kind": "badnets", "target": 99}))

@@ -51,6 +51,12 @@ def test_a_single_dip_does_not_end_a_smoothed_life():
     assert found["smoothed"] == 6  # the mean of rounds 3 to 7, (0.3 + 0.9 + 0.9 + 0 + 0) / 5
 
 
+def test_a_smoothed_life_that_outlasts_the_run_says_so():
+    found = lifespan(records([0.9, 0.9, 0.3, 0.9]), window=(1, 1))
+    assert (found["rounds"], found["still_alive"]) == (2, False)
+    assert (found["smoothed"], found["smoothed_still_alive"]) == (3, True)
+
+
 def test_lifespan_of_an_attack_without_success_measure():
     assert lifespan([{"round": 1, "metrics": {}}], (1, 1)) is None
 

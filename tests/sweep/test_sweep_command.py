@@ -163,6 +163,13 @@ def test_bad_input_is_one_line_and_exit_code_2_and_leaves_nothing(write, folder,
     assert not (folder / "out").exists()
 
 
+def test_an_attack_that_one_cell_refuses_is_refused_before_any_is_played(write, folder, play):
+    wrong = 'attack = { kind = "badnets", malicious = 1 }\n[sweep]\n"attack.target" = [0, 99]\n'
+    with pytest.raises(ConfigError, match=r"cell attack.target=99: attack.target must be a label"):
+        play(write(wrong))
+    assert not (folder / "out").exists()
+
+
 def test_folders_that_hold_something_else_are_refused(write, folder, play):
     (folder / "full").mkdir()
     (folder / "full" / "letter").write_text("dear")
