@@ -96,7 +96,8 @@ def require_whole(view: View) -> None:
     if kept:
         raise RoundError(
             f"The attack needs the whole global model, but clients keep {kept[0]!r} to themselves: "
-            "switch off what reads it (attack.steps, search_steps, force_target_row), or choose another client.kind."
+            "switch off what reads it (attack.steps, search_steps, force_target_row), or choose another "
+            "client.kind."
         )
 
 

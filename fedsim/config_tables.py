@@ -142,7 +142,8 @@ class Evaluate(Section):
     """When models are measured; the last round always is.
 
     Attributes:
-        every: rounds between measurements of the global model on the server's test set.
+        every: rounds between measurements of the global model on the server's test set. Where there is an
+            attack, the last round of its window and the 25th, 50th and 100th after it are measured as well.
         clients: whose own models are measured on their own splits.
         clients_every: rounds between those.
     """

@@ -12,6 +12,13 @@ Record = Mapping[str, Any]
 
 SMOOTHING = 5  # rounds, of the smoothed lifespan
 HALF = 0.5
+LATER = (25, 50, 100)
+"""Rounds after the stop whose success is told by name."""
+
+
+def milestones(window: tuple[int, int]) -> frozenset[int]:
+    """The stop and the rounds after it that are told by name: measured whatever `evaluate.every` says."""
+    return frozenset(window[1] + later for later in (0, *LATER))
 
 
 def durability(records: Sequence[Record], window: tuple[int, int]) -> dict[str, Any]:
@@ -33,7 +40,7 @@ def durability(records: Sequence[Record], window: tuple[int, int]) -> dict[str, 
     both = [at for at in after if at in floor]
     return {
         "at_stop": success.get(stop),
-        **{f"plus_{later}": success.get(stop + later) for later in (25, 50, 100)},
+        **{f"plus_{later}": success.get(stop + later) for later in LATER},
         "auc50": fmean(success[at] - floor[at] for at in both) if both else None,
         "auc_rounds": len(both),
         "floor": fmean(floor[at] for at in both) if both else None,

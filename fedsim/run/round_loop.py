@@ -23,6 +23,7 @@ from fedsim.run.checkpoint import RunState
 from fedsim.run.clean_twin import CleanTwin
 from fedsim.run.cohort import draw_cohort
 from fedsim.run.decision import apply, decide, first_state
+from fedsim.run.durability import milestones
 from fedsim.run.replies import (
     cohort_of,
     enforce_policy,
@@ -174,9 +175,10 @@ class RoundLoop:
     def _measure(self, state: RunState, asked: Sequence[int]) -> "_Measured":
         """The global model and the clients' own, in the rounds where the experiment asks for it."""
         table, last = self.parts.experiment.evaluate, self.parts.experiment.rounds
+        named = milestones(self.adversary.threat.window) if self.adversary else frozenset()
         measured = _Measured({}, {}, ())
         with self.watch.phase("evaluate"):
-            if self.server and (state.round % table.every == 0 or state.round == last):
+            if self.server and (state.round % table.every == 0 or state.round in {last, *named}):
                 measured.metrics.update(self._measure_server(self.server, state))
             due = state.round % table.clients_every == 0 or state.round == last
             if table.clients != "none" and due:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fedsim.run.durability import detector, durability, lifespan
+from fedsim.run.durability import detector, durability, lifespan, milestones
 
 
 def records(success, floor=None):
@@ -29,6 +29,12 @@ def test_auc50_is_the_mean_over_the_stop_and_fifty_rounds_minus_the_floor_of_the
     assert told["auc50"] == pytest.approx(0.8 - floors)
     assert told["floor"] == pytest.approx(floors)
     assert (told["auc_rounds"], told["floor_at_stop"]) == (51, 0.3)
+
+
+def test_what_is_told_by_name_is_measured():
+    told = durability(records([0.5] * 110), window=(3, 10))
+    assert milestones((3, 10)) == {10, 35, 60, 110}
+    assert None not in (told["at_stop"], told["plus_25"], told["plus_50"], told["plus_100"])
 
 
 def test_a_run_that_ends_early_says_how_many_rounds_the_mean_covers():

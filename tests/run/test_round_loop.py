@@ -6,9 +6,11 @@ import torch
 
 from fedsim.contracts import Cohort, Decision
 from fedsim.errors import RoundError
+from fedsim.run.adversary import Adversary
 from fedsim.run.decision import apply
 from fedsim.run.replies import TooManyFailures
 from fedsim.run.round_loop import RoundLoop
+from fedsim.run.server_evaluation import ServerEvaluation
 
 
 def play(parts, federation, rounds=1, **options):
@@ -76,6 +78,15 @@ def test_with_nobody_left_the_run_fails_whatever_the_policy(make_parts, fake_fed
     federation = fake_federation(parts, {p: failed(p) for p in range(6)})
     with pytest.raises(TooManyFailures, match="no reply is left"):
         play(parts, federation)
+
+
+def test_the_end_of_an_attack_is_measured_in_any_case(make_parts, fake_federation):
+    who = {"kind": "label_flip", "malicious": 1, "window": [1, 2]}
+    parts = make_parts(rounds=6, evaluate={"every": 5, "clients": "none"}, attack=who)
+    server = ServerEvaluation.of(parts, torch.device("cpu"))
+    _, records = play(parts, fake_federation(parts), rounds=6, server=server, adversary=Adversary.of(parts))
+    measured = [record["round"] for record in records if "attack_success" in record["metrics"]]
+    assert measured == [2, 5, 6]
 
 
 def test_clients_are_evaluated_every_few_rounds_and_at_the_end(make_parts, fake_federation):
