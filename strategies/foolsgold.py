@@ -22,6 +22,9 @@ from fedsim.errors import RoundError
 from strategies.layers import output_layer
 from strategies.rows import combination, cosine_distances, require, require_cohort
 
+SAME = 1e-12
+"""1 - cos of histories that differ by the rounding of float32 alone: an angle of 1.4e-6."""
+
 
 def sybil_weights(histories: Matrix, confidence: float = 1.0) -> Vector:
     """Each client's learning rate, from the directions of the histories.
@@ -40,8 +43,8 @@ def sybil_weights(histories: Matrix, confidence: float = 1.0) -> Vector:
     lower = largest[:, None] < largest[None, :]
     pardoned = torch.where(lower, similar * largest[:, None] / largest[None, :], similar)
     alpha = (1 - pardoned.max(dim=1).values).clamp(0, 1)
-    if alpha.max() == 0:
-        return alpha
+    if alpha.max() <= SAME:  # else rounding would choose whom to trust
+        return torch.zeros_like(alpha)
     return (confidence * (torch.logit(alpha / alpha.max()) + 0.5)).clamp(0, 1)
 
 

@@ -54,6 +54,12 @@ def test_exact_copies_of_one_another_are_not_trusted():
     assert weights.tolist() == [0, 0, 1]
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_histories_that_differ_in_length_alone_are_not_told_apart_by_rounding(dtype, normal):
+    lengths = torch.arange(1, 7, dtype=dtype)[:, None] * 0.37
+    assert sybil_weights(lengths * normal(1, 50).to(dtype)).tolist() == [0.0] * 6
+
+
 def test_a_single_client_and_opposite_clients_are_trusted():
     assert sybil_weights(torch.tensor([[1.0, 2.0]])).tolist() == [1]
     assert sybil_weights(torch.tensor([[1.0], [-1.0]])).tolist() == [1, 1]
