@@ -9,13 +9,18 @@ training changes, BatchNorm's statistics, are never taken over, so that the rece
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import prod
 
 import torch
 from torch import Tensor
 
 from attacks.programs import change_phases
-from fedsim.contracts import Batch, Context, LocalProgram, Matrix, Phase, Tensors
+from fedsim.contracts import Batch, Context, LocalProgram, Matrix, Phase, Tensors, Vector
+from fedsim.params import Layout
 from fedsim.training.functional import parameter_names
+
+STATISTICS = ("running_mean", "running_var")
+"""Last words of the names of BatchNorm's buffers."""
 
 
 def keep_near(program: LocalProgram, proximal: float, *, buffers: bool) -> LocalProgram:
@@ -54,23 +59,45 @@ def distance(tensors: Tensors, anchor: Tensors, names: Sequence[str]) -> Tensor:
     return whole
 
 
-def within(rows: Matrix, radius: float, *, fill: bool) -> Matrix:
+def without_statistics(rows: Matrix, layout: Layout) -> Matrix:
+    """The columns [m, k] that training moves.
+
+    BatchNorm's statistics move several times as far as parameters do. A client that sends the received ones
+    back would, filled up to a norm with them in it, send parameters that are several times as long.
+    """
+    trained = [
+        torch.full((prod(shape),), name.rpartition(".")[2] not in STATISTICS)
+        for name, shape, _ in layout.floats
+    ]
+    columns = torch.cat(trained)
+    return rows if bool(columns.all()) else rows[:, columns.to(rows.device)]
+
+
+def within(rows: Matrix, radius: float, *, fill: bool, lengths: Vector | None = None) -> Matrix:
     """Rows cut to a Euclidean norm; with `fill` shorter ones are scaled up to it, but for rows of zeros.
 
     Args:
         rows: [m, d].
         radius: above 0, in parameter units.
         fill: give all of them this norm.
+        lengths: [m], what counts as their norms; None: Euclidean, over all columns.
     """
-    lengths = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64)
+    if lengths is None:
+        lengths = norms(rows)
     concerned = (lengths > 0) if fill else (lengths > radius)
     factors = torch.where(concerned, radius / torch.where(concerned, lengths, 1.0), 1.0)
     return (rows * factors[:, None]).to(rows.dtype)
 
 
+def norms(rows: Matrix) -> Vector:
+    """[m] float64, Euclidean."""
+    lengths: Vector = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64)
+    return lengths
+
+
 def median_norm(rows: Matrix) -> float:
     """The median Euclidean norm of [n, d]; of an even number the lower of the two middle ones."""
-    return float(torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64).median())
+    return float(norms(rows).median())
 
 
 def others(updates: Matrix, own: Matrix) -> Matrix:

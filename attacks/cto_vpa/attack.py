@@ -20,7 +20,7 @@ from typing import Literal as OneOf
 import torch
 
 from attacks.badnets import BadNets
-from attacks.cto_vpa.alignment import keep_near, median_norm, others, within
+from attacks.cto_vpa.alignment import keep_near, median_norm, norms, others, within, without_statistics
 from attacks.cto_vpa.checks import (
     check_members,
     check_not_negative,
@@ -73,6 +73,7 @@ class CtoVpa(BadNets):
         gamma: factor of the update.
         radius: largest norm of the update after that, in parameter units; "median": the median norm of the
             other clients' updates in the same round, which takes knowledge of EVERYTHING; unset: no bound.
+            BatchNorm's statistics count in neither norm.
         fill: scale shorter updates up to the radius.
     """
 
@@ -193,8 +194,9 @@ class CtoVpa(BadNets):
             rest = others(view.updates, own)  # type: ignore[arg-type]
             if not len(rest):
                 return rows
-            radius = median_norm(rest)
-        return within(rows, radius, fill=self.fill)
+            radius = median_norm(without_statistics(rest, view.layout))
+        lengths = norms(without_statistics(rows, view.layout))
+        return within(rows, radius, fill=self.fill, lengths=lengths)
 
     def _watched(self, state: Tensors, view: View, since: int) -> Tensors:
         """The state after this round's model was seen, where drift is wanted."""

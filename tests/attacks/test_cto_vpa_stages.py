@@ -2,12 +2,14 @@
 
 import math
 from itertools import pairwise
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from attacks.cto_vpa import stability
 from attacks.cto_vpa.alignment import distance, keep_near, median_norm, others, within
+from attacks.cto_vpa.attack import CtoVpa
 from attacks.cto_vpa.coupling import Aim, TriggerLoss, cosine_along
 from attacks.cto_vpa.search import aim_of
 from attacks.trigger_search import Examples, SignSteps, due, improved, searcher
@@ -367,3 +369,13 @@ def test_the_median_is_over_the_others():
     assert median_norm(rest) == 2.0
     assert median_norm(updates[:4]) == 2.0  # the lower of 2 and 7
     assert others(updates, updates).shape == (0, 2)
+
+
+def test_batch_norm_s_statistics_count_in_no_norm():
+    """Benign parameters move by 1 and statistics by 10; a filled update's parameters move by 1 too."""
+    layout = Layout.of({"a.weight": torch.zeros(2), "a.running_var": torch.zeros(1)})
+    benign = torch.tensor([[0.6, 0.8, 10.0], [1.0, 0.0, -10.0], [0.0, 1.0, 10.0]])
+    own = torch.tensor([[0.0, 0.25, 0.0]])
+    view = SimpleNamespace(own=own, updates=torch.cat([benign, own]), layout=layout)
+    found = CtoVpa(radius="median", fill=True).craft({}, view, generator())
+    torch.testing.assert_close(found, torch.tensor([[0.0, 1.0, 0.0]]))
