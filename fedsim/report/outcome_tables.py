@@ -83,7 +83,8 @@ def _print_attack(console: Console, outcome: Outcome) -> None:
     if scores := metrics.get("detector"):
         names = ("precision", "recall", "f1", "false_positive_rate", "weight_kept")
         lines.append("rule as detector " + ", ".join(f"{name} {number(scores[name])}" for name in names))
-    if outcome.result.get("defence_active") is False:
+    hostile = not scores or scores["recall"] is not None
+    if outcome.result.get("defence_active") is False and hostile:
         lines.append("the rule equalled the plain mean in every round under attack: it defended nothing")
     if empty := outcome.result.get("empty_selections"):
         lines.append(
