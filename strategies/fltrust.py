@@ -65,4 +65,4 @@ class FLTrust:
         trust, stretch = trust_weights(cohort.updates, trusted)
         update = combination(cohort.updates, trust * stretch).to(cohort.updates.dtype)
         average_statistics(update, cohort, trust * stretch.clamp(max=1))
-        return state, Decision(update=update, weights=trust * stretch)
+        return state, Decision(update=update, weights=trust * stretch, trust=trust)

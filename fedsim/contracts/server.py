@@ -48,11 +48,14 @@ class Decision:
         weights: [n], each client's share, where the rule selects or weighs clients; it is how a
             defence is scored as a detector. None where the notion has no meaning.
         downlink: named tensors sent with the next round's model.
+        trust: [n], how far the rule believes each client, where `weights` say something else, such as by
+            how much a row was stretched; then it is this that the rule is scored by as a detector.
     """
 
     update: Vector
     weights: Vector | None = None
     downlink: Tensors = field(default_factory=dict)
+    trust: Vector | None = None
 
 
 class Trusted(Protocol):

@@ -76,7 +76,8 @@ def _print_attack(console: Console, outcome: Outcome) -> None:
         told = (
             f"{name} {number(success[name])}" for name in ("at_stop", "floor", "auc50", "plus_25", "plus_50")
         )
-        lines.append("attack success " + ", ".join(told))
+        few = "" if success["auc_rounds"] in (0, 51) else f" (auc50 over {success['auc_rounds']} rounds only)"
+        lines.append("attack success " + ", ".join(told) + few)
     if life := metrics.get("attack_lifespan"):
         more = " or more" if life["still_alive"] else ""
         lines.append(f"attack lifespan {life['rounds']}{more} rounds after the stop")

@@ -1,11 +1,13 @@
 """What a round under attack looked like: the rule as a detector, and how far the malicious rows stood out."""
 
+import math
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from fedsim.contracts import Cohort, Decision, Vector
+from fedsim.params import Layout
 
 LIVE = 1e-6
 """A rule whose update differs from both plain means by less than this, relatively, did nothing."""
@@ -19,13 +21,23 @@ def attack_record(cohort: Cohort, malicious: list[int], decision: Decision) -> d
         malicious: its malicious rows.
         decision: what the rule made of it.
     """
+    belief = decision.weights if decision.trust is None else decision.trust
     return {
         "malicious": [cohort.partitions[place] for place in malicious],
-        "detector": detector_counts(cohort, malicious, decision.weights),
-        "weight_kept": _weight_kept(malicious, decision.weights),
+        "detector": detector_counts(cohort, malicious, belief),
+        "weight_kept": _weight_kept(malicious, belief),
         "differs_from_mean": differs_from_mean(cohort, decision.update),
-        **_geometry(cohort.updates, malicious),
+        **_geometry(cohort.updates[:, _trained(cohort.layout)], malicious),
     }
+
+
+def _trained(layout: Layout) -> Tensor:
+    """[d] bool: not BatchNorm's running statistics, which move far whatever is trained."""
+    kept = [
+        torch.full((math.prod(shape),), name.rpartition(".")[2] not in ("running_mean", "running_var"))
+        for name, shape, _ in layout.floats
+    ]
+    return torch.cat(kept)
 
 
 def flagged(cohort: Cohort, weights: Tensor) -> Tensor:
@@ -83,7 +95,7 @@ def _weighted(rows: Tensor, shares: Tensor) -> Tensor:
 
 
 def _geometry(rows: Tensor, malicious: list[int]) -> dict[str, float | None]:
-    """Mean norms, and the mean cosine of malicious updates to the benign mean."""
+    """Mean norms of trained values, and the mean cosine of malicious updates to the benign mean."""
     benign = [place for place in range(len(rows)) if place not in set(malicious)]
     norms = torch.stack([torch.linalg.vector_norm(row.double()) for row in rows]).cpu()
     found: dict[str, float | None] = {"malicious_norm": None, "benign_norm": None, "cosine_to_benign": None}

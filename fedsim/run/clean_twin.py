@@ -6,13 +6,17 @@ attacked run measures its trigger of that round (the floor). One twin serves eve
 members, participation and window.
 """
 
+import json
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from fedsim.config import Experiment
 from fedsim.contracts import Tensors
+from fedsim.errors import RoundError
 from fedsim.run.atomic_files import save_tensors
 
 HONEST = "fedsim.threat:Passive"
@@ -43,10 +47,30 @@ class CleanTwin:
         self.folder.mkdir(parents=True, exist_ok=True)
         save_tensors(self._path(round), tensors, {"round": str(round)})
 
-    def tensors(self, round: int) -> Tensors | None:
-        """The model after a round; None where it was not kept."""
+    def tensors(self, round: int) -> Tensors:
+        """The model after a round.
+
+        Raises:
+            RoundError: it was not kept, or its file was changed since.
+        """
         path = self._path(round)
-        return load_file(path) if path.exists() else None
+        try:
+            return load_file(path)
+        except (OSError, SafetensorError) as error:
+            raise RoundError(
+                f"{path}: the clean run's model cannot be read ({type(error).__name__}): remove the folder "
+                f"{self.folder.parent} to play that run again."
+            ) from error
+
+    def client_accuracy(self, round: int) -> float | None:
+        """Of the clients' own models on their own test splits; None where it was not measured then."""
+        with suppress(OSError, ValueError):
+            for line in (self.folder.parent / "rounds.jsonl").read_text(encoding="utf-8").splitlines():
+                record = json.loads(line)
+                if record["round"] == round:
+                    found: float | None = record["metrics"].get("client_test_accuracy")
+                    return found
+        return None
 
     def _path(self, round: int) -> Path:
         return self.folder / f"round-{round:05d}.safetensors"

@@ -74,12 +74,12 @@ def lifespan(records: Sequence[Record], window: tuple[int, int]) -> dict[str, An
 
 
 def detector(records: Sequence[Record]) -> dict[str, Any] | None:
-    """The rule as a detector of malicious clients, over all rounds under attack.
+    """The rule as a detector of malicious clients, over all rounds of the window.
 
     Returns:
         `precision`, `recall`, `f1`, `false_positive_rate` of the summed counts, the counts themselves, and
         `weight_kept`, the mean share of weight that malicious clients kept. None where the rule weighs
-        nobody, or no round was under attack. Precision is None where nobody was flagged; precision, recall
+        nobody. Precision is None where nobody was flagged; precision, recall
         and F1 are None where nobody was hostile.
     """
     rounds = [record["attack"] for record in records if record.get("attack")]

@@ -165,6 +165,9 @@ def _selected_round(records: Sequence[Record]) -> tuple[int, str] | None:
 
 def _told(name: str, facts: Mapping[str, Any]) -> dict[str, Any]:
     """Which model, on which examples, at which moment, over which clients."""
+    if name == "clean_client_test_accuracy":
+        told = _told("client_test_accuracy", facts)
+        return {**told, "model": f"{told['model']}, in the clean run after the same round"}
     if name in ("attack_floor", "clean_test_accuracy"):
         return {**_told("test_accuracy", facts), "model": "the clean run's, after the same round"}
     if name.startswith("client_attack_success"):

@@ -160,8 +160,9 @@ class RoundLoop:
             cohort = self.adversary.rewrite(state.attack, cohort, state.vector, state.integers, rule)
         remembered, decision = decide(strategy, state.strategy, cohort, server())
         under_attack = None
-        if self.adversary and self.adversary.active(round) and (places := self.adversary.places(cohort)):
-            under_attack = attack_record(cohort, places if self.adversary.hostile else [], decision)
+        if self.adversary and self.adversary.active(round):
+            hostile = self.adversary.places(cohort) if self.adversary.hostile else []
+            under_attack = attack_record(cohort, hostile, decision)
         after = RunState(
             round=round,
             vector=apply(state.vector, decision, cohort, self.parts.layout),
@@ -192,8 +193,8 @@ class RoundLoop:
         """The global model, and under attack what the same trigger and round make of a clean model."""
         poison = self.adversary.poison(state.attack) if self.adversary else None
         found = server.measure(tensors_of(state, self.parts.layout), poison)
-        if self.twin is not None and (clean := self.twin.tensors(state.round)) is not None:
-            floor = server.measure(clean, poison)
+        if self.twin is not None:
+            floor = server.measure(self.twin.tensors(state.round), poison)
             found["clean_test_accuracy"] = floor["test_accuracy"]
             if "attack_success" in floor:
                 found["attack_floor"] = floor["attack_success"]
@@ -212,6 +213,8 @@ class RoundLoop:
         pooled, spread = client_metrics(evaluations)
         if self.adversary and self.adversary.measures:
             pooled |= success_by_camp(evaluations, self.adversary.threat.members)
+        if self.twin is not None:
+            pooled["clean_client_test_accuracy"] = self.twin.client_accuracy(state.round)
         return _Measured(measured.metrics | pooled, spread, tuple(failures))
 
 

@@ -230,7 +230,8 @@ class SeedRun:
 
 def defence_active(records: Sequence[Mapping[str, Any]]) -> bool | None:
     """Did the rule ever differ from a plain mean under attack? None: it was never under attack."""
-    differences = [record["attack"]["differs_from_mean"] for record in records if record.get("attack")]
+    attacked = [record["attack"] for record in records if record.get("attack")]
+    differences = [one["differs_from_mean"] for one in attacked if one["malicious"]]
     return any(difference > LIVE for difference in differences) if differences else None
 
 

@@ -70,6 +70,8 @@ def _attack_metrics(parts: Parts, server: ServerEvaluation | None) -> list[str]:
     if attack is None or table is None:
         return []
     names = ["detector"] + (["clean_test_accuracy"] if server and table.clean_run else [])
+    if table.clean_run and parts.experiment.evaluate.clients != "none":
+        names.append("clean_client_test_accuracy")
     if overrides(attack, "poison"):
         if server:
             names += ["attack_success", "attack_lifespan"] + (["attack_floor"] if table.clean_run else [])
