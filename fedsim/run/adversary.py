@@ -186,11 +186,11 @@ class Adversary:
         name, wanted = type(self.attack).__name__, (len(group), cohort.updates.shape[1])
         with attributed(f"Round {cohort.round}: {name}.craft", RoundError):
             crafted = self.attack.craft(state, view, chance)
-            fits = tuple(crafted.shape) == wanted and bool(torch.isfinite(crafted).all())
-        if not fits:
+            found, finite = tuple(crafted.shape), bool(torch.isfinite(crafted).all())
+        if found != wanted or not finite:
+            made = f"rows of shape {found}" if finite else "rows that are not finite"
             raise RoundError(
-                f"Round {cohort.round}: the attack {name} made rows of shape "
-                f"{tuple(crafted.shape)}, wanted finite rows of shape {wanted}."
+                f"Round {cohort.round}: the attack {name} made {made}, wanted finite rows of shape {wanted}."
             )
         return crafted.to(cohort.updates.dtype)
 

@@ -11,12 +11,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors import SafetensorError, safe_open
 
 from fedsim.config import Experiment
 from fedsim.contracts import Tensors
 from fedsim.errors import RoundError
+from fedsim.params import digest
 from fedsim.run.atomic_files import save_tensors
 
 HONEST = "fedsim.threat:Passive"
@@ -45,7 +45,7 @@ class CleanTwin:
     def keep(self, round: int, tensors: Tensors) -> None:
         """Store the model after a round."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        save_tensors(self._path(round), tensors, {"round": str(round)})
+        save_tensors(self._path(round), tensors, {"round": str(round), "model_sha256": digest(tensors)})
 
     def tensors(self, round: int) -> Tensors:
         """The model after a round.
@@ -55,12 +55,19 @@ class CleanTwin:
         """
         path = self._path(round)
         try:
-            return load_file(path)
+            with safe_open(path, framework="pt") as file:
+                told = file.metadata() or {}
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
         except (OSError, SafetensorError) as error:
-            raise RoundError(
-                f"{path}: the clean run's model cannot be read ({type(error).__name__}): remove the folder "
-                f"{self.folder.parent} to play that run again."
-            ) from error
+            raise self._damaged(path, f"cannot be read ({type(error).__name__})") from error
+        if told != {"round": str(round), "model_sha256": digest(tensors)}:
+            raise self._damaged(path, "was changed after it was written")
+        return tensors
+
+    def _damaged(self, path: Path, what: str) -> RoundError:
+        return RoundError(
+            f"{path}: the clean run's model {what}: remove {self.folder.parent} to play that run again."
+        )
 
     def client_accuracy(self, round: int) -> float | None:
         """Of the clients' own models on their own test splits; None where it was not measured then."""

@@ -26,7 +26,7 @@ class Comparison:
         difference: mean over pairs of value minus baseline.
         half_width: of its 95 % interval by Student's t; None with one pair.
         t_test, wilcoxon: two-sided p-values; None with fewer than two pairs, and where all differences are
-            equal (t) or zero (Wilcoxon).
+            equal up to rounding (t) or zero (Wilcoxon).
         t_test_holm, wilcoxon_holm: corrected over all comparisons of the metric.
     """
 
@@ -104,7 +104,8 @@ def paired_tests(differences: Sequence[float]) -> tuple[float | None, float | No
 
     if len(differences) < 2:
         return None, None
-    varied = len(set(differences)) > 1
+    size = max(abs(one) for one in differences)
+    varied = max(differences) - min(differences) > 1e-9 * size  # else only rounding varies
     t = float(ttest_1samp(differences, 0.0).pvalue) if varied else None
     signed = float(wilcoxon(differences).pvalue) if any(differences) else None
     return t, signed

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from fedsim.contracts import Batch, Examples, Tensors
+from fedsim.errors import RoundError, attributed
 from fedsim.metrics import Sum
 from fedsim.training.functional import FunctionalModel, tensors_on
 from fedsim.training.losses import counted_labels, cross_entropy
@@ -63,17 +64,34 @@ def attack_success(
         examples: on the device of the tensors.
         batch_size: rows or graphs at once.
         poison: batch -> batch with triggers and wanted labels, in the same order.
+
+    Raises:
+        RoundError: `poison` raised, or returned another number of examples, or values that are not finite.
     """
     call, count, fooled = _call(model, tensors), 0, 0
     with torch.no_grad(), evaluation_mode(model):
         for batch in _batches(examples, batch_size):
-            poisoned = poison(batch)
+            with attributed("the attack's poison", RoundError):
+                poisoned = _like(batch, poison(batch))
             true, wanted = counted_labels(batch), counted_labels(poisoned)
             counted = (true >= 0) & (wanted >= 0) & (true != wanted)
             answers = call(tensors, poisoned)[0].argmax(dim=-1)
             count += int(counted.sum())
             fooled += int(((answers == wanted) & counted).sum())
     return Sum(float(fooled), float(count))
+
+
+def _like(batch: Batch, poisoned: Batch) -> Batch:
+    """The poisoned batch, if it stands for the same examples."""
+    grown = batch.edge_index is not None  # a trigger may be nodes of its own
+    if poisoned.y.shape != batch.y.shape or (poisoned.x.shape != batch.x.shape and not grown):
+        raise RoundError(
+            f"The attack's poison returned inputs of shape {tuple(poisoned.x.shape)} and labels of shape "
+            f"{tuple(poisoned.y.shape)}, wanted {tuple(batch.x.shape)} and {tuple(batch.y.shape)}."
+        )
+    if not bool(torch.isfinite(poisoned.x).all()):
+        raise RoundError("The attack's poison returned inputs that are not finite.")
+    return poisoned
 
 
 def _call(model: nn.Module, tensors: Tensors) -> FunctionalModel:

@@ -1,6 +1,7 @@
 """An attack through the whole platform: corrupted in workers, measured against a clean run, resumable."""
 
 import json
+import sys
 
 import pytest
 
@@ -147,3 +148,42 @@ def test_the_honest_attack_is_the_run_itself(fedsim, sets):
     assert not (run.folder / "clean").exists()
     scores = run.result["metrics"]["detector"]
     assert (scores["recall"], scores["f1"], scores["false_positive_rate"]) == (None, None, 0.0)
+
+
+@pytest.mark.usefixtures("attacked")
+@pytest.mark.parametrize("damage", ["delete", "truncate", "swap"])
+def test_a_damaged_clean_model_is_refused_and_not_measured_on(fedsim, spawn, sets, tmp_path, damage):
+    killing = sets(*ATTACKED, "attack.kill_in_round=4", f"attack.flag={tmp_path / 'flag'}")
+    killed = spawn("run", "quick.toml", *killing)
+    models = killed.folder / "clean" / "models"
+    victim, other = models / "round-00006.safetensors", models / "round-00002.safetensors"
+    if damage == "delete":
+        victim.unlink()
+    else:
+        victim.write_bytes(victim.read_bytes()[:40] if damage == "truncate" else other.read_bytes())
+    resumed = fedsim("run", "quick.toml", *killing, "--resume")
+    assert resumed.code == 1
+    assert "the clean run's model" in resumed.err + resumed.out
+    assert "Traceback" not in resumed.err
+    assert "to play that run again" in resumed.result["reason"]
+
+
+@pytest.mark.usefixtures("attacked")
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("return batch._replace(y=batch.y[:1])", "The attack's poison returned inputs of shape"),
+        ("return batch._replace(x=batch.x * float('nan'))", "inputs that are not finite"),
+        ("raise KeyError('nothing')", "the attack's poison raised KeyError"),
+        ("return None", "the attack's poison raised AttributeError"),
+    ],
+)
+def test_what_poison_returns_is_checked(fedsim, folder, sets, body, said):
+    module = ATTACK.split("    def corrupt")[0] + f"    def poison(self, state, batch):\n        {body}\n"
+    (folder / "poison_of_a_test.py").write_text(module.replace("class Corner", "class Bad"), encoding="utf-8")
+    sys.modules.pop("poison_of_a_test", None)
+    attack = "attack={kind='poison_of_a_test:Bad', malicious=2, window=[2, 3]}"
+    run = fedsim("run", "quick.toml", *sets(attack))
+    assert run.code == 1
+    assert said in run.result["reason"]
+    assert "Traceback" not in run.err
