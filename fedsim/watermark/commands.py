@@ -1,22 +1,16 @@
 """What the commands of `fedsim watermark` do: files in, files and lines of text out."""
 
 import json
-import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
-from datetime import date as calendar
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from fedsim import rng
-from fedsim.config import load
-from fedsim.contracts import ClientInfo
 from fedsim.errors import ConfigError
 from fedsim.plugins import build
-from fedsim.run.assembly import assemble
-from fedsim.run.atomic_files import finite, save_json, save_tensors
+from fedsim.run.atomic_files import finite, save_tensors
 from fedsim.run.threads import one_thread
 from fedsim.toml import apply_override, nearest
 from fedsim.watermark.answer_server import server
@@ -25,18 +19,14 @@ from fedsim.watermark.embedding import Embedding, Mark, accuracy, train
 from fedsim.watermark.forgery import Effort
 from fedsim.watermark.forward import GraphModel
 from fedsim.watermark.key import (
-    SECRET_BYTES,
     Key,
     check_commitment,
-    key_text,
-    make_key,
     read_key,
     read_object,
 )
 from fedsim.watermark.loss import shares_met
 from fedsim.watermark.picture import draw_nulls
-from fedsim.watermark.sources import read_graph, write_graph
-from fedsim.watermark.statistics import least_p
+from fedsim.watermark.sources import read_graph
 from fedsim.watermark.stored_model import (
     build_model,
     file_suspect,
@@ -45,53 +35,11 @@ from fedsim.watermark.stored_model import (
     stored_spec,
     tensors_suspect,
 )
-from fedsim.watermark.subgraphs import draw_sets, set_size, split_nodes
+from fedsim.watermark.subgraphs import split_nodes
 from fedsim.watermark.suspect import Suspect, callable_suspect, http_suspect, is_address, is_callable
 from fedsim.watermark.verification import Level, Verdict, verify
 
 Json = dict[str, Any]
-
-
-def keygen(
-    data: str,
-    out: Path,
-    *,
-    owner: str,
-    date: str | None = None,
-    sets: int = 4,
-    share: float = 0.005,
-    size: int | None = None,
-    marks: int | None = None,
-    seed: int = 0,
-    mirror: str | None = None,
-) -> Iterator[str]:
-    """Write a key (readable by its owner alone) and its commitment; lines that say what they are."""
-    if sets < 2:
-        raise ConfigError(f"--sets must be at least 2, found {sets}.")
-    public = out.with_name(f"{out.stem}.commitment.json")
-    for path in (out, public):
-        if path.exists():
-            raise ConfigError(f"{path}: already exists; a key that is written over is lost.")
-    graph = read_graph(data, mirror)
-    nodes = split_nodes(graph.y, seed).train
-    drawn = draw_sets(nodes, sets, size or set_size(len(nodes), share), rng.stream(seed, "watermark.sets"))
-    key = make_key(
-        graph,
-        drawn,
-        owner=owner,
-        date=date or calendar.today().isoformat(),
-        secret=secrets.token_hex(SECRET_BYTES),  # the only draw that no seed may repeat
-        seed=seed,
-        marks=marks,
-    )
-    _write_private(out, key_text(key))
-    save_json(public, key.commitment())
-    least = least_p(len(key.features), len(key.features) // 2)
-    yield f"{out}: {sets} sets of {drawn.shape[1]} nodes, {len(key.features)} marks. Keep it secret."
-    yield f"{public}: publish it now; it binds {owner} and {key.date} to the key."
-    if least > Level().threshold:
-        asked = f"asked: {Level().threshold:.2g}"
-        yield f"So few marks prove little: no model can reach p below {least:.2g} ({asked})."
 
 
 def embed(
@@ -199,31 +147,6 @@ def verdict_lines(verdict: Verdict) -> Iterator[str]:
     yield f"verdict   {'MARKED: the suspect carries the mark' if verdict.marked else 'NOT PROVEN'}"
 
 
-def export(file: Path, overrides: Sequence[str], out: Path, seed: int | None = None) -> Iterator[str]:
-    """Write the keys of an experiment's owners, and their graphs, so that each can verify by itself.
-
-    Raises:
-        ConfigError: the experiment's clients own no keys, or the folder holds keys already.
-    """
-    experiment = load(file, overrides)
-    parts = assemble(experiment, experiment.seeds[0] if seed is None else seed)
-    method: Any = parts.plugins.method
-    if not hasattr(method, "key_of"):
-        raise ConfigError(f"{file}: client.kind is no `watermarked`: its clients own no keys.")
-    out.mkdir(parents=True, exist_ok=True)
-    for partition in method.owners:
-        if partition >= len(parts.data.clients):
-            raise ConfigError(f"{file}: client.owners names {partition}, but the clients are fewer.")
-        key, graph = method.key_of(ClientInfo(partition, parts.data.clients[partition]))
-        path, data = out / f"key-{partition}.json", out / f"data-{partition}.safetensors"
-        if path.exists():
-            raise ConfigError(f"{path}: already exists; a key that is written over is lost.")
-        _write_private(path, key_text(key))
-        save_json(out / f"key-{partition}.commitment.json", key.commitment())
-        write_graph(data, graph)
-        yield f"{path}: verify with --data {data}"
-
-
 def audit(
     data: str,
     parts: Sequence[str],
@@ -302,12 +225,6 @@ def tables(overrides: Sequence[str]) -> tuple[Json, Embedding]:
     options = {**raw["embedding"], "kind": "fedsim.watermark.embedding:Embedding"}
     embedding: Embedding = build("embeddings", options, "embedding")
     return table, embedding
-
-
-def _write_private(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.touch(mode=0o600, exist_ok=False)
-    path.write_text(text, encoding="utf-8")
 
 
 def _json(value: Any) -> str:

@@ -61,7 +61,7 @@ def keygen_command(
 ) -> None:
     """Draw sets of training nodes and a key for them, and write the commitment to publish beside it."""
     with clear_errors():
-        from fedsim.watermark.commands import keygen
+        from fedsim.watermark.key_files import keygen
 
         for line in keygen(
             data,
@@ -159,7 +159,7 @@ def export_command(
 ) -> None:
     """Write the keys and graphs of a federation's owners, with which each verifies any model by itself."""
     with clear_errors():
-        from fedsim.watermark.commands import export
+        from fedsim.watermark.key_files import export
 
         for line in export(file, overrides, out, seed):
             typer.echo(line)
