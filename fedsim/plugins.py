@@ -152,7 +152,8 @@ def build(group: str, table: Mapping[str, Any], path: str, **injected: Any) -> A
     kind = options.pop("kind", None)
     if not isinstance(kind, str):
         known = ", ".join(available(group))
-        raise ConfigError(f"{path}.kind: found {shown(kind)}, wanted a plugin's name ({known}).")
+        found = "missing" if "kind" not in table else f"found {shown(kind)}"
+        raise ConfigError(f"{path}.kind: {found}, wanted a plugin's name ({known}).")
     target = resolve(group, kind, path)
     if not (isinstance(target, type) and dataclasses.is_dataclass(target)):
         built = _adapt(group, target, options, path)

@@ -26,6 +26,7 @@ from fedsim.params import Layout
 from fedsim.plugins import build, describe
 from fedsim.run.chain import Chain
 from fedsim.threat import Attack
+from fedsim.toml import shown
 from fedsim.training.functional import model_tensors
 from fedsim.training.initial import initial_model
 from fedsim.training.template import SeededModel
@@ -162,13 +163,13 @@ def _strategy(experiment: Experiment) -> Strategy:
 def _chained(tables: Any, key: str, rounds: int) -> tuple[Any, ...]:
     if not isinstance(tables, list | tuple):
         raise ConfigError(
-            f'strategy.{key}: wanted a list of tables such as [{{ kind = "nnm" }}], found {tables!r}.'
+            f'strategy.{key}: wanted a list of tables such as [{{ kind = "nnm" }}], found {shown(tables)}.'
         )
     built = []
     for number, table in enumerate(tables):
         path = f"strategy.{key}[{number}]"
         if not isinstance(table, str | Mapping):
-            raise ConfigError(f"{path}: wanted a plugin's name or a table with a kind, found {table!r}.")
+            raise ConfigError(f"{path}: wanted a plugin's name or a table with a kind, found {shown(table)}.")
         built.append(build(key, {"kind": table} if isinstance(table, str) else table, path, rounds=rounds))
     return tuple(built)
 
