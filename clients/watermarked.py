@@ -9,7 +9,6 @@ update holds.
 `fedsim.watermark.embedding` says what the mark is; the key is made from the owner's own training nodes.
 """
 
-import hashlib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -38,7 +37,7 @@ from fedsim.errors import ConfigError
 from fedsim.training.functional import FunctionalModel, parameter_names
 from fedsim.training.method import Diagnosing
 from fedsim.watermark.explanation import Projection, projection
-from fedsim.watermark.key import SECRET_BYTES, Key, make_key
+from fedsim.watermark.key import Key, make_key, own_secret
 from fedsim.watermark.loss import embedding_loss, pcgrad
 from fedsim.watermark.statistics import KeyMatch, key_match
 from fedsim.watermark.subgraphs import SHARE, Graph, draw_sets, set_size
@@ -176,12 +175,16 @@ class Watermarked:
             return phase
         if phase.per_example:
             raise ConfigError("client.method: trains on single examples, which nodes are not.")
+        # A run of parameters is told by its optimiser's identity: equal ones must stay one and the same.
+        pace = {
+            id(one): paced(one, self.pace) for one in (phase.optimizer, *(one for _, one in phase.groups))
+        }
         return replace(
             phase,
             losses=self._losses(phase.losses, program.model),
             combine=with_mark(phase.combine),
-            optimizer=paced(phase.optimizer, self.pace),
-            groups=tuple((claims, paced(optimizer, self.pace)) for claims, optimizer in phase.groups),
+            optimizer=pace[id(phase.optimizer)],
+            groups=tuple((claims, pace[id(one)]) for claims, one in phase.groups),
         )
 
     def _losses(self, task: Losses, model: nn.Module) -> Losses:
@@ -270,21 +273,6 @@ def paced(optimizer: Optimizer, pace: float) -> Optimizer:
     frozen: Any = optimizer  # a dataclass, as every plugin is
     changed: Optimizer = replace(frozen, learning_rate=optimizer.learning_rate * pace)
     return changed
-
-
-def own_secret(path: Path, partition: int) -> str:
-    """The secret of one owner, in hexadecimal.
-
-    Raises:
-        ConfigError: the file cannot be read, or holds something else.
-    """
-    try:
-        whole = bytes.fromhex(path.read_text(encoding="utf-8").strip())
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"client.secret_file: {path}: {error}.") from None
-    if len(whole) != SECRET_BYTES:
-        raise ConfigError(f"client.secret_file: {path}: wanted {SECRET_BYTES} bytes in hexadecimal.")
-    return hashlib.sha256(whole + partition.to_bytes(4, "big")).hexdigest()
 
 
 def _answers(call: FunctionalModel, tensors: Tensors, mark: Tensors) -> Tensor:

@@ -252,3 +252,18 @@ def check_commitment(key: Key, published: Mapping[str, Any]) -> None:
     for name, value in key.commitment().items():
         if published.get(name) != value:
             raise ConfigError(f"The key does not open the commitment: {name} differs.")
+
+
+def own_secret(path: Path, partition: int) -> str:
+    """The secret of one of a federation's owners, in hexadecimal: a hash of the file's and its number.
+
+    Raises:
+        ConfigError: the file cannot be read, or holds something else.
+    """
+    try:
+        whole = bytes.fromhex(path.read_text(encoding="utf-8").strip())
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"client.secret_file: {path}: {error}.") from None
+    if len(whole) != SECRET_BYTES:
+        raise ConfigError(f"client.secret_file: {path}: wanted {SECRET_BYTES} bytes in hexadecimal.")
+    return hashlib.sha256(whole + partition.to_bytes(4, "big")).hexdigest()

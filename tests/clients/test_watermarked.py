@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 
 from clients.ditto import Ditto
+from clients.flatland.client import FlatLand
+from clients.flatland.lorentz import Lorentz
 from clients.models.sage import Sage
 from clients.supervised import Supervised
 from clients.watermarked import PRIVATE, Watermarked, mark_tensors, own_secret, owner_match, with_mark
@@ -23,6 +25,7 @@ from fedsim.training.optimizers import Adam
 from fedsim.training.sequential import evaluate_client, train_client
 from fedsim.training.template import SeededModel
 from fedsim.watermark.embedding import Embedding, train
+from fedsim.watermark.key import own_secret
 from fedsim.watermark.loss import pcgrad
 from fedsim.watermark.subgraphs import Split
 
@@ -165,6 +168,26 @@ def test_the_pace_is_the_owner_s_alone(secret: str, clients: list[ClientInfo]) -
         for client, number in ((clients[0], 1), (clients[1], 1), (clients[0], 2))
     ]
     assert rates == pytest.approx([0.03, 0.01, 0.01])
+
+
+@pytest.mark.parametrize("pace", [1.0, 3.0])
+def test_flatland_s_kept_optimizer_outlives_the_last_round(
+    secret: str, clients: list[ClientInfo], pace: float
+) -> None:
+    """Its phase has a group of its own; both programs must see as many."""
+    model = SeededModel(Lorentz(hidden=6, dropout=0.0), SEED)
+    flat = FlatLand(model=model, optimizer=Adam(learning_rate=0.01), keep_optimizer=True)
+    method = owned(secret, method=flat, pace=pace, last_round=1)
+    order = start_shared(method, clients[0])
+    first = train_client(method, clients[0], order, None, SEED)
+    later = train_client(method, clients[0], replace(order, round=2), first.private, SEED)
+    assert later.steps == first.steps
+
+
+def start_shared(method: Any, client: ClientInfo) -> TrainOrder:
+    program = method.program(client, 1)
+    shared = {name: t for name, t in model_tensors(program.model).items() if program.is_shared(name)}
+    return TrainOrder(1, Layout.of(shared).flatten(shared), {})
 
 
 def test_several_owners_have_keys_of_their_own(secret: str, clients: list[ClientInfo]) -> None:
