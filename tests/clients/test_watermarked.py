@@ -12,7 +12,7 @@ from clients.flatland.client import FlatLand
 from clients.flatland.lorentz import Lorentz
 from clients.models.sage import Sage
 from clients.supervised import Supervised
-from clients.watermarked import PRIVATE, Watermarked, mark_tensors, own_secret, owner_match, with_mark
+from clients.watermarked import PRIVATE, Watermarked, mark_tensors, owner_match, with_mark
 from fedsim import plugins
 from fedsim.contracts import ClientData, ClientInfo, Context, DataSpec, FederatedData, LocalUpdate
 from fedsim.data.examples import Nodes, Rows
