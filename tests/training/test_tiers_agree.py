@@ -36,6 +36,8 @@ SMALL: dict[str, tuple[dict[str, Any], ...]] = {
     "resnet18": ({"width": 2}, {"width": 2, "norm": "batch"}),
     "gcn": ({"hidden": 4}, {"hidden": 4, "layers": 3, "readout": "sum"}),
     "sage": ({"hidden": 4}, {"hidden": 4, "normalize": True}),
+    "lorentz": ({"hidden": 4}, {"hidden": 4, "per_layer": True, "map": "chen", "decoder": "log"}),
+    "private_column": ({"hidden": 4, "decoder": "distance"},),
     "gin": ({"hidden": 4, "dropout": 0.3}, {"hidden": 4, "learn_eps": True, "readout": "mean"}),
 }
 OPTIMIZERS: dict[str, tuple[dict[str, Any], ...]] = {
