@@ -13,6 +13,7 @@ Departures: the search starts from the interval [0, max_ij |u_i - u_j| / |p|] in
 is relative to it, so that no scale of updates is cut off. (mean + gamma p - u_i averages to gamma p, so
 no larger gamma is feasible.) The deviation is divided by k - 1, as in the paper's code. The u_i are the
 malicious clients' own honest updates, or everybody's. A round with one malicious client sends its honest one.
+Distances are taken over trained values, without BatchNorm's statistics.
 """
 
 from dataclasses import dataclass
@@ -87,5 +88,7 @@ class MinMax(Estimating):
         """[m, d]."""
         honest = self.honest(view)
         direction = direction_of(honest, self.perturbation)
-        gamma = largest_gamma(honest, direction, self.tolerance)
+        kept = view.layout.trained
+        counted = (honest, direction) if kept is None else (honest[:, kept], direction[kept])
+        gamma = largest_gamma(*counted, self.tolerance)
         return together(honest.mean(dim=0) + gamma * direction, view)

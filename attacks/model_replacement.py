@@ -47,4 +47,4 @@ class ModelReplacement(BadNets):
         """[m, d], each own update times gamma."""
         gamma = view.clients / view.malicious if self.scale == "replace" else self.scale
         rows: Matrix = super().craft(state, view, rng) * gamma
-        return rows if self.norm_bound is None else clip_rows(rows, self.norm_bound)
+        return rows if self.norm_bound is None else clip_rows(rows, self.norm_bound, view.layout.trained)

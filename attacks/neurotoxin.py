@@ -55,7 +55,7 @@ class Neurotoxin(BadNets):
         """The coordinates to keep, from the model's change since the last round."""
         keep = torch.ones_like(view.model, dtype=torch.bool)
         if "previous" in state:
-            keep = least_moved(view.model - state["previous"], self.keep_ratio)
+            keep = least_moved(view.model - state["previous"], self.keep_ratio, view.layout.trained)
         masks = {f"{MASK}{name}": mask.clone() for name, mask in by_name(keep, view.layout).items()}
         return {**state, **masks, "previous": view.model}
 
@@ -72,20 +72,22 @@ class Neurotoxin(BadNets):
         return program, data
 
 
-def least_moved(change: Tensor, ratio: float) -> Tensor:
-    """[d] bool: the round(ratio * d) coordinates of smallest |change|, of equal ones the first.
+def least_moved(change: Tensor, ratio: float, trained: Tensor | None = None) -> Tensor:
+    """[d] bool: the round(ratio * k) of k trained coordinates of smallest |change|, of equal ones the first.
 
-    All of them where nothing changed.
+    All of them where nothing changed. What is not trained is in it, and has no rank.
 
     Args:
         change: [d].
         ratio: in (0, 1].
+        trained: [d] bool, k of them True; None: all.
     """
-    if not change.any():
-        return torch.ones_like(change, dtype=torch.bool)
-    order = change.abs().argsort(stable=True)
-    keep = torch.zeros_like(change, dtype=torch.bool)
-    keep[order[: round(ratio * len(change))]] = True
+    ranked = torch.ones_like(change, dtype=torch.bool) if trained is None else trained.to(change.device)
+    places, keep = ranked.nonzero().flatten(), torch.ones_like(ranked)
+    if not change[places].any():
+        return keep
+    order = places[change[places].abs().argsort(stable=True)]
+    keep[order[round(ratio * len(places)) :]] = False
     return keep
 
 

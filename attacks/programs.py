@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from fedsim.contracts import (
     Batch,
@@ -131,9 +132,16 @@ def keep_update_within(radius: float) -> Projection:
     return project
 
 
-def clip_rows(rows: Vector, radius: float) -> Vector:
-    """[m, d] -> [m, d], rows longer than `radius` scaled down to it; norms in float64."""
-    norms = torch.linalg.vector_norm(rows.double(), dim=1, keepdim=True)
+def clip_rows(rows: Vector, radius: float, trained: Tensor | None = None) -> Vector:
+    """[m, d] -> [m, d], rows longer than `radius` scaled down to it; norms in float64.
+
+    Args:
+        rows: [m, d].
+        radius: above 0, in parameter units.
+        trained: [d] bool, the columns that count in a norm; None: all.
+    """
+    counted = rows if trained is None else rows[:, trained.to(rows.device)]
+    norms = torch.linalg.vector_norm(counted.double(), dim=1, keepdim=True)
     return torch.where(norms > radius, rows.double() * (radius / norms), rows.double()).to(rows.dtype)
 
 

@@ -7,8 +7,8 @@ apart under their names: no rule ever averages them into floats.
 
 import hashlib
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import torch
@@ -26,14 +26,21 @@ class Layout:
     Attributes:
         floats: (name, shape, dtype) of each floating-point tensor, in the order of the vector.
         integers: (name, shape, dtype) of each integer or boolean tensor; not part of the vector.
+        buffers: names of floating-point tensors that no optimiser trains, such as BatchNorm's statistics;
+            layouts that differ in them alone are equal.
     """
 
     floats: tuple[tuple[str, tuple[int, ...], torch.dtype], ...]
     integers: tuple[tuple[str, tuple[int, ...], torch.dtype], ...]
+    buffers: frozenset[str] = field(default=frozenset(), compare=False)
 
     @classmethod
-    def of(cls, tensors: Mapping[str, Tensor]) -> "Layout":
+    def of(cls, tensors: Mapping[str, Tensor], buffers: Collection[str] = ()) -> "Layout":
         """The layout of `tensors`, in their own order.
+
+        Args:
+            tensors: by name.
+            buffers: names of those that are not trained; integer ones and strangers are left out.
 
         Raises:
             RoundError: a tensor is complex or of another type that no rule can average.
@@ -47,7 +54,8 @@ class Layout:
                 integers.append(entry)
             else:
                 raise RoundError(f"Tensor {name!r} has type {tensor.dtype}, which cannot be averaged.")
-        return cls(tuple(floats), tuple(integers))
+        known = {name for name, _, _ in floats}
+        return cls(tuple(floats), tuple(integers), frozenset(buffers) & known)
 
     @cached_property
     def size(self) -> int:
@@ -59,6 +67,18 @@ class Layout:
         """The type of the flat vector: float64 if any tensor is, else float32."""
         widest = max((dtype for _, _, dtype in self.floats), key=_WIDTH.__getitem__, default=torch.float32)
         return torch.promote_types(widest, torch.float32)
+
+    @cached_property
+    def trained(self) -> Tensor | None:
+        """[d] bool: what an optimiser trains; None where that is everything.
+
+        Lengths, distances and angles of updates are taken over these values: BatchNorm's statistics move
+        several times as far as parameters do, and would drown them.
+        """
+        if not self.buffers:
+            return None
+        kept = [torch.full((math.prod(shape),), name not in self.buffers) for name, shape, _ in self.floats]
+        return torch.cat(kept)
 
     def flatten(self, tensors: Mapping[str, Tensor]) -> Tensor:
         """[d] in `self.dtype`: the floating-point tensors, end to end, in canonical memory order.

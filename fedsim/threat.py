@@ -69,6 +69,8 @@ class View:
         own: [m, d], the honest updates of the attack's own clients, in partition order; after training only.
         examples: [m] int64, their training examples; after training only.
         updates: [n, d], all honest updates in partition order. Level EVERYTHING, after training only.
+        places: m, the rows of `updates` that are the attack's own, ascending. Level EVERYTHING, after
+            training only.
         rule: a query of the server's rule, [n, d] -> [d]. Level EVERYTHING, after training only.
     """
 
@@ -84,13 +86,15 @@ class View:
     own: Matrix | None = None
     examples: Tensor | None = None
     updates: Matrix | None = None
+    places: tuple[int, ...] | None = None
     rule: Rule | None = None
 
     _needs: ClassVar[dict[str, Knowledge]] = {
         "updates": Knowledge.EVERYTHING,
+        "places": Knowledge.EVERYTHING,
         "rule": Knowledge.EVERYTHING,
     }
-    _late: ClassVar[frozenset[str]] = frozenset({"data", "own", "examples", "updates", "rule"})
+    _late: ClassVar[frozenset[str]] = frozenset({"data", "own", "examples", "updates", "places", "rule"})
 
     def __post_init__(self) -> None:
         """Drop what is not granted, so that no detour reaches it."""

@@ -5,30 +5,35 @@ Karimireddy, He and Jaggi, "Learning from History for Byzantine Robust Optimizat
 
 The paper's workers send momenta; here clients send the updates of their local training, and the last round's
 aggregate is the centre. Without history, before round 1, the centre is the origin, as in ByzFL.
-It is not carried over into BatchNorm's running statistics (see `strategies.layers.average_statistics`).
+It is not carried over into BatchNorm's running statistics, which count in no distance
+(see `strategies.layers.average_statistics`).
 """
 
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from fedsim.contracts import Cohort, Decision, Matrix, Server, Tensors, Vector
 from strategies.layers import average_statistics
 from strategies.rows import clip_factors, combination, norms, require, require_cohort
 
 
-def clip_about(updates: Matrix, centre: Vector, radius: float) -> tuple[Vector, Vector]:
+def clip_about(
+    updates: Matrix, centre: Vector, radius: float, *, kept: Tensor | None = None
+) -> tuple[Vector, Vector]:
     """One step: the centre plus the mean of the differences to it, each cut to length `radius`.
 
     Args:
         updates: [n, d], the x_i.
         centre: [d] float64, v.
         radius: tau, in parameter units.
+        kept: [d] bool, the columns that distances are taken over; None: all.
 
     Returns:
         [d] float64, and the factors min(1, tau / |x_i - v|) times 1/n, [n] float64.
     """
-    shares = clip_factors(norms(updates, centre), radius) / len(updates)
+    shares = clip_factors(norms(updates, centre, kept=kept), radius) / len(updates)
     return centre * (1 - shares.sum()) + combination(updates, shares), shares
 
 
@@ -62,7 +67,7 @@ class CentredClipping:
         require_cohort("centred_clipping", cohort, 1, "allow fewer failures")
         centre = state["centre"]
         for _ in range(self.iterations):
-            centre, weights = clip_about(cohort.updates, centre, self.radius)
+            centre, weights = clip_about(cohort.updates, centre, self.radius, kept=cohort.layout.trained)
         update = centre.to(cohort.updates.dtype, copy=True)
         average_statistics(update, cohort, weights)
         return {"centre": centre}, Decision(update=update, weights=weights)

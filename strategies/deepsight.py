@@ -155,7 +155,7 @@ class DeepSight:
         suspicious = (counts <= counts.quantile(0.5) / 2).tolist()
         labels = self._clusters(self._ensemble(cohort, server, energies, output))
         accepted = ~torch.tensor(refused(labels, suspicious, self.most_suspicious))
-        lengths = norms(cohort.updates)
+        lengths = norms(cohort.updates, kept=cohort.layout.trained)
         factors = clip_factors(lengths, float(lengths.quantile(0.5)))
         weights = accepted.to(lengths.device) * factors / accepted.sum().clamp(min=1)  # nobody: all are 0
         update = combination(cohort.updates, weights).to(cohort.updates.dtype)

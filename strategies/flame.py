@@ -7,7 +7,8 @@ The clipping bound is the median over the lengths of all n updates, as in line 7
 ones alone. Line 6 compares local models, `angles = "models"`; section 4 speaks of updates in places,
 and `angles = "updates"` compares those. HDBSCAN is scikit-learn's, with the paper's parameters (see
 `strategies.clusters`): more than half of the clients per cluster, so that there is at most one.
-BatchNorm's running statistics get no noise (see `strategies.layers.average_statistics`).
+BatchNorm's running statistics get no noise, and count in no length or angle
+(see `strategies.layers.average_statistics`).
 """
 
 from dataclasses import dataclass
@@ -65,13 +66,14 @@ class Flame:
         """
         require_cohort("flame", cohort, 3, "allow fewer failures")
         shift = server.model if self.angles == "models" else None
-        inside = admitted(cosine_distances(cohort.updates, shift=shift))
+        kept = cohort.layout.trained
+        inside = admitted(cosine_distances(cohort.updates, shift=shift, kept=kept))
         if not bool(inside.any()):
             raise RoundError(
                 f"Round {cohort.round}: flame found no cluster of more than half of the "
                 f"{len(inside)} clients: raise federation.clients_per_round, or choose another strategy.kind."
             )
-        lengths = norms(cohort.updates)
+        lengths = norms(cohort.updates, kept=kept)
         bound = float(lengths.quantile(0.5))
         weights = inside * clip_factors(lengths, bound) / inside.sum()
         update = combination(cohort.updates, weights)

@@ -4,7 +4,7 @@ Fung, Yoon and Beschastnikh, "The Limitations of Federated Learning in Sybil Set
 Algorithm 1.
 
 As in the paper, histories are compared on the indicative features, the output layer; only these columns
-are kept, for the partitions seen so far. `features = "all"` keeps whole updates: partitions x d values of
+are kept, for the partitions seen so far. `features = "all"` keeps all trained values: partitions x d of
 state. Where the paper adds the sum of the weighted updates, this rule divides it by n, as the authors'
 code does; without it a cohort without sybils would move n times as far as under the mean. The logit of a
 weight of exactly 1 is infinite and is cut to 1, where that code takes the logit of 0.99, which is cut to
@@ -85,7 +85,8 @@ class FoolsGold:
     def _seen(self, cohort: Cohort) -> Matrix:
         """[n, h], the columns that are compared."""
         if self.features == "all":
-            return cohort.updates
+            kept = cohort.layout.trained
+            return cohort.updates if kept is None else cohort.updates[:, kept.to(cohort.updates.device)]
         return torch.cat([cohort.updates[:, piece.columns] for piece in output_layer(cohort.layout)], dim=1)
 
 

@@ -6,19 +6,27 @@ Processing 70, 2022, Algorithm 2 (the smoothed Weiszfeld algorithm).
 The paper stops after 3 steps because each costs a round of communication under secure aggregation; here the
 server has all rows, and goes on until the point no longer moves, so that an update of any length has no
 influence left. Steps start at the weighted mean, so that the result moves with the updates; ByzFL
-starts at the origin, weighs clients alike, and takes 3 steps with smoothing 0.1.
+starts at the origin, weighs clients alike, and takes 3 steps with smoothing 0.1. BatchNorm's running
+statistics count in no distance; they become the same combination of the clients' as the parameters.
 """
 
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from fedsim.contracts import Cohort, Decision, Matrix, Server, Tensors, Vector
-from strategies.rows import combination, norms, require, require_cohort, shares
+from strategies.rows import combination, measured, norms, require, require_cohort, shares
 
 
 def smoothed_weiszfeld(
-    updates: Matrix, masses: Vector, *, iterations: int, smoothing: float, tolerance: float
+    updates: Matrix,
+    masses: Vector,
+    *,
+    iterations: int,
+    smoothing: float,
+    tolerance: float,
+    kept: Tensor | None = None,
 ) -> tuple[Vector, Vector]:
     """Approximate minimiser z of sum_i a_i |z - x_i|, as a convex combination of the rows.
 
@@ -28,18 +36,19 @@ def smoothed_weiszfeld(
         iterations: most steps to take.
         smoothing: nu, in parameter units; a distance below it counts as nu in the step's division.
         tolerance: stop once a step is no longer than this share of the median distance to the rows.
+        kept: [d] bool, the columns that distances are taken over; None: all.
 
     Returns:
         z, [d] float64, and its coefficients, [n] float64 with sum 1.
     """
     chosen, centre = masses, combination(updates, masses)
     for _ in range(iterations):
-        distances = norms(updates, centre)
+        distances = norms(updates, centre, kept=kept)
         pull = masses / distances.clamp(min=smoothing)
         chosen, before = pull / pull.sum(), centre
         centre = combination(updates, chosen)
         # Against the median distance: far rows would make any step look short beside the mean one.
-        if torch.dist(centre, before) <= tolerance * distances.median():
+        if torch.dist(measured(centre, kept), measured(before, kept)) <= tolerance * distances.median():
             break
     return centre, chosen
 
@@ -85,5 +94,6 @@ class GeometricMedian:
             iterations=self.iterations,
             smoothing=self.smoothing,
             tolerance=self.tolerance,
+            kept=cohort.layout.trained,
         )
         return state, Decision(update=centre.to(cohort.updates.dtype), weights=chosen)

@@ -5,28 +5,31 @@ Descent", NeurIPS 2017, section 4.
 
 The score sums over the n - f - 2 nearest others, as in the paper, and the paper's condition 2f + 2 < n is
 enforced. ByzFL takes n - f - 1 others and asks for 2f < n: its scores for f are those of this file for f - 1.
+BatchNorm's running statistics count in no distance; they are the chosen client's.
 """
 
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from fedsim.contracts import Cohort, Decision, Matrix, Server, Tensors, Vector
 from strategies.rows import require_byzantine, require_cohort, squared_distances
 
 
-def krum_scores(updates: Matrix, byzantine: int) -> Vector:
+def krum_scores(updates: Matrix, byzantine: int, *, kept: Tensor | None = None) -> Vector:
     """Sum of squared distances from each update to its n - f - 2 nearest others.
 
     Args:
         updates: [n, d].
         byzantine: f, hostile clients to withstand; n must be above 2f + 2.
+        kept: [d] bool, the columns that distances are taken over; None: all.
 
     Returns:
         [n] float64, in squared parameter units; lower is more central.
     """
     n = len(updates)
-    squared = squared_distances(updates).fill_diagonal_(torch.inf)  # nobody is their own neighbour
+    squared = squared_distances(updates, kept=kept).fill_diagonal_(torch.inf)  # nobody is their own neighbour
     return squared.sort(dim=1).values[:, : n - byzantine - 2].sum(dim=1)
 
 
@@ -56,7 +59,7 @@ class Krum:
         """
         rule = f"krum with byzantine={self.byzantine}"
         require_cohort(rule, cohort, 2 * self.byzantine + 3, "lower strategy.byzantine")
-        scores = krum_scores(cohort.updates, self.byzantine)
+        scores = krum_scores(cohort.updates, self.byzantine, kept=cohort.layout.trained)
         chosen = int(scores.argsort(stable=True)[0])
         weights = torch.zeros_like(scores)
         weights[chosen] = 1.0

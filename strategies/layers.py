@@ -8,9 +8,6 @@ from fedsim.errors import RoundError
 from fedsim.params import Layout
 from strategies.rows import combination
 
-STATISTICS = ("running_mean", "running_var")
-"""Last words of the names of BatchNorm's buffers, which are averages and not trained parameters."""
-
 
 @dataclass(frozen=True)
 class Piece:
@@ -61,8 +58,8 @@ def _first_word(piece: Piece) -> str:
 
 
 def statistics(layout: Layout) -> tuple[Piece, ...]:
-    """The tensors that are BatchNorm's running statistics."""
-    return tuple(piece for piece in pieces(layout) if piece.name.rpartition(".")[2] in STATISTICS)
+    """The tensors that are no trained parameters: BatchNorm's running statistics, which are averages."""
+    return tuple(piece for piece in pieces(layout) if piece.name in layout.buffers)
 
 
 def average_statistics(update: Vector, cohort: Cohort, weights: Vector) -> None:

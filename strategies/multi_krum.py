@@ -48,7 +48,7 @@ class MultiKrum:
         require_cohort(rule, cohort, 2 * self.byzantine + 3, "lower strategy.byzantine")
         keep = len(cohort.partitions) - self.byzantine if self.keep is None else self.keep
         require_cohort(f"multi_krum with keep={keep}", cohort, keep, "lower strategy.keep")
-        scores = krum_scores(cohort.updates, self.byzantine)
+        scores = krum_scores(cohort.updates, self.byzantine, kept=cohort.layout.trained)
         weights = torch.zeros_like(scores)
         weights[scores.argsort(stable=True)[:keep]] = 1 / keep
         update = combination(cohort.updates, weights).to(cohort.updates.dtype)

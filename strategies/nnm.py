@@ -5,20 +5,28 @@ ML under Heterogeneity", AISTATS 2023.
 
 The n - f nearest include the update itself, as in the paper and in ByzFL. Of equally distant ones those
 of the lowest rows are taken. The paper's condition n > 2f is enforced; ByzFL asks for n > f only.
+BatchNorm's running statistics count in no distance, and are mixed like all else.
 """
 
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from fedsim.contracts import Matrix, Mixture, Server
 from fedsim.errors import RoundError
 from strategies.rows import column_blocks, require_byzantine, squared_distances
 
 
-def nearest(updates: Matrix, byzantine: int) -> Matrix:
-    """The mixing matrix, [n, n] float64: row i is 1 / (n - f) at the n - f rows nearest to row i, else 0."""
-    squared = squared_distances(updates).fill_diagonal_(-1.0)  # oneself first, before exact copies
+def nearest(updates: Matrix, byzantine: int, *, kept: Tensor | None = None) -> Matrix:
+    """The mixing matrix, [n, n] float64: row i is 1 / (n - f) at the n - f rows nearest to row i, else 0.
+
+    Args:
+        updates: [n, d].
+        byzantine: f.
+        kept: [d] bool, the columns that distances are taken over; None: all.
+    """
+    squared = squared_distances(updates, kept=kept).fill_diagonal_(-1.0)  # oneself first, before exact copies
     kept = squared.argsort(dim=1, stable=True)[:, : len(updates) - byzantine]
     return torch.zeros_like(squared).scatter_(1, kept, 1 / kept.shape[1])
 
@@ -57,5 +65,5 @@ class NearestNeighbourMixing:
                 f"nnm with byzantine={self.byzantine} needs at least {needed} replies, got {n}: "
                 "lower the byzantine of strategy.before or raise federation.clients_per_round."
             )
-        origins = nearest(updates, self.byzantine)
+        origins = nearest(updates, self.byzantine, kept=server.trained)
         return Mixture(mixed(updates, origins), origins)

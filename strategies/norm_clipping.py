@@ -5,7 +5,7 @@ the defences "norm thresholding of updates" and "(weak) differential privacy".
 
 The noise is too small for a privacy guarantee, hence "weak". The paper adds it to the aggregate; so does
 this rule, once per round, with the standard deviation given here and not divided by n.
-BatchNorm's running statistics get none (see `strategies.layers.average_statistics`).
+BatchNorm's running statistics get none and count in no norm (see `strategies.layers.average_statistics`).
 """
 
 from dataclasses import dataclass
@@ -48,7 +48,8 @@ class NormClipping:
             RoundError: fewer than 1 reply.
         """
         require_cohort("norm_clipping", cohort, 1, "allow fewer failures")
-        weights = shares(cohort, weighted=self.weighted) * clip_factors(norms(cohort.updates), self.bound)
+        lengths = norms(cohort.updates, kept=cohort.layout.trained)
+        weights = shares(cohort, weighted=self.weighted) * clip_factors(lengths, self.bound)
         update = combination(cohort.updates, weights)
         update += gaussian(update, self.noise, server.rng)
         average_statistics(update, cohort, weights)

@@ -74,21 +74,31 @@ def combination(updates: Matrix, coefficients: Vector) -> Vector:
     return total
 
 
-def norms(updates: Matrix, centre: Vector | None = None) -> Vector:
+def measured(row: Vector, kept: Tensor | None) -> Vector:
+    """The values of [d] by which lengths are taken, [k]; `kept` as in `fedsim.params.Layout.trained`."""
+    return row if kept is None else row[kept.to(row.device)]
+
+
+def norms(updates: Matrix, centre: Vector | None = None, *, kept: Tensor | None = None) -> Vector:
     """Euclidean norm of each row, or its distance from a centre.
 
     Args:
         updates: [n, d].
         centre: [d], or None for the origin.
+        kept: [d] bool, the columns that count; None: all.
 
     Returns:
         [n] float64.
     """
     if centre is None:
-        found = [torch.linalg.vector_norm(row, dtype=torch.float64).item() for row in updates]
+        found = [torch.linalg.vector_norm(measured(row, kept), dtype=torch.float64).item() for row in updates]
     else:  # one buffer for all rows: a new one for each fragments the heap, up to a second [n, d] array
-        difference, start = torch.empty_like(centre, dtype=torch.float64), centre.double()
-        found = [torch.linalg.vector_norm(torch.sub(row, start, out=difference)).item() for row in updates]
+        start = measured(centre, kept).double()
+        difference = torch.empty_like(start)
+        found = [
+            torch.linalg.vector_norm(torch.sub(measured(row, kept), start, out=difference)).item()
+            for row in updates
+        ]
     return torch.tensor(found, dtype=torch.float64, device=updates.device)
 
 
@@ -100,7 +110,13 @@ def products(updates: Matrix, vector: Vector) -> Vector:
     return total
 
 
-def squared_distances(updates: Matrix, *, shift: Vector | None = None, scale: Vector | None = None) -> Matrix:
+def squared_distances(
+    updates: Matrix,
+    *,
+    shift: Vector | None = None,
+    scale: Vector | None = None,
+    kept: Tensor | None = None,
+) -> Matrix:
     """Squared Euclidean distance of every pair of rows.
 
     From inner products of centred rows, block by block in float64. Rows that are close to each other but
@@ -110,6 +126,7 @@ def squared_distances(updates: Matrix, *, shift: Vector | None = None, scale: Ve
         updates: [n, d].
         shift: [d], added to every row first.
         scale: [n], every row is multiplied by its entry after that.
+        kept: [d] bool, the columns that count; None: all.
 
     Returns:
         [n, n] float64, symmetric, with zeros on the diagonal.
@@ -119,13 +136,15 @@ def squared_distances(updates: Matrix, *, shift: Vector | None = None, scale: Ve
         chosen = updates[rows, columns].double()
         if shift is not None:
             chosen += shift[columns]
+        if kept is not None:
+            chosen = chosen[:, kept[columns].to(chosen.device)]
         return chosen if scale is None else chosen.mul_(scale[rows, None])
 
     everyone = torch.arange(len(updates), device=updates.device)
     return _distances(block, list(column_blocks(updates)), everyone)
 
 
-def cosine_distances(updates: Matrix, *, shift: Vector | None = None) -> Matrix:
+def cosine_distances(updates: Matrix, *, shift: Vector | None = None, kept: Tensor | None = None) -> Matrix:
     """1 - cos of the angle between every pair of rows; a row of zeros is at 1 from every other.
 
     Half the squared distance of the rows cut to length 1, which keeps its digits where 1 - cos loses them.
@@ -133,13 +152,14 @@ def cosine_distances(updates: Matrix, *, shift: Vector | None = None) -> Matrix:
     Args:
         updates: [n, d].
         shift: [d], added to every row first.
+        kept: [d] bool, the columns that count; None: all.
 
     Returns:
         [n, n] float64, symmetric, with zeros on the diagonal.
     """
-    lengths = norms(updates, None if shift is None else -shift.double())
+    lengths = norms(updates, None if shift is None else -shift.double(), kept=kept)
     scale = torch.where(lengths > 0, 1 / lengths, 0.0)
-    distances = squared_distances(updates, shift=shift, scale=scale) / 2
+    distances = squared_distances(updates, shift=shift, scale=scale, kept=kept) / 2
     distances[lengths == 0] = 1.0
     distances[:, lengths == 0] = 1.0
     return distances.clamp_(max=2.0).fill_diagonal_(0.0)

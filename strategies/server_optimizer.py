@@ -9,7 +9,7 @@ BatchNorm's running statistics are averages, not parameters: momentum would carr
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -49,7 +49,8 @@ def follow(
     for piece in statistics(cohort.layout):
         update[piece.columns] = decision.update[piece.columns]
     after = {**own, **{f"{INNER}{name}": value for name, value in inner_after.items()}}
-    return after, Decision(update=update, weights=decision.weights, downlink=decision.downlink)
+    aggregate = decision.update if decision.aggregate is None else decision.aggregate
+    return after, replace(decision, update=update, aggregate=aggregate)
 
 
 def require_share(name: str, value: float) -> None:

@@ -130,3 +130,11 @@ def test_the_digest_sees_every_difference(other):
 def test_the_digest_ignores_the_order_of_names():
     first, second = torch.rand(2), torch.rand(2)
     assert digest({"a": first, "b": second}) == digest({"b": second, "a": first})
+
+
+def test_buffers_are_no_trained_values():
+    tensors = {"a": torch.zeros(2), "mean": torch.zeros(3), "count": torch.tensor(1), "b": torch.zeros(1)}
+    layout = Layout.of(tensors, {"mean", "count", "of another model"})
+    assert layout.buffers == {"mean"}
+    assert layout.trained.tolist() == [True, True, False, False, False, True]
+    assert Layout.of(tensors).trained is None

@@ -21,11 +21,12 @@ def view(knows: Knowledge) -> View:
         program=None,
         own=rows[:1],
         updates=rows,
+        places=(0,),
         rule=lambda updates: updates.mean(dim=0),
     )
 
 
-@pytest.mark.parametrize("name", ["updates", "rule"])
+@pytest.mark.parametrize("name", ["updates", "places", "rule"])
 @pytest.mark.parametrize("knows", [Knowledge.OWN_DATA, Knowledge.COLLUDERS])
 def test_reading_beyond_the_grant_names_the_field_and_the_level(name, knows):
     with pytest.raises(RoundError, match=rf"view\.{name}, which needs knowledge EVERYTHING.*{knows.name}"):
@@ -67,7 +68,7 @@ def before_training(knows, data=None):
     )
 
 
-@pytest.mark.parametrize("name", ["own", "examples", "updates", "rule"])
+@pytest.mark.parametrize("name", ["own", "examples", "updates", "places", "rule"])
 def test_before_training_there_are_no_updates(name):
     with pytest.raises(RoundError, match=rf"view\.{name}, which does not exist before training"):
         getattr(before_training(Knowledge.EVERYTHING), name)

@@ -9,7 +9,6 @@ training changes, BatchNorm's statistics, are never taken over, so that the rece
 
 from collections.abc import Sequence
 from dataclasses import replace
-from math import prod
 
 import torch
 from torch import Tensor
@@ -18,9 +17,6 @@ from attacks.programs import change_phases
 from fedsim.contracts import Batch, Context, LocalProgram, Matrix, Phase, Tensors, Vector
 from fedsim.params import Layout
 from fedsim.training.functional import parameter_names
-
-STATISTICS = ("running_mean", "running_var")
-"""Last words of the names of BatchNorm's buffers."""
 
 
 def keep_near(program: LocalProgram, proximal: float, *, buffers: bool) -> LocalProgram:
@@ -65,12 +61,7 @@ def without_statistics(rows: Matrix, layout: Layout) -> Matrix:
     BatchNorm's statistics move several times as far as parameters do. A client that sends the received ones
     back would, filled up to a norm with them in it, send parameters that are several times as long.
     """
-    trained = [
-        torch.full((prod(shape),), name.rpartition(".")[2] not in STATISTICS)
-        for name, shape, _ in layout.floats
-    ]
-    columns = torch.cat(trained)
-    return rows if bool(columns.all()) else rows[:, columns.to(rows.device)]
+    return rows if layout.trained is None else rows[:, layout.trained.to(rows.device)]
 
 
 def within(rows: Matrix, radius: float, *, fill: bool, lengths: Vector | None = None) -> Matrix:
@@ -100,7 +91,8 @@ def median_norm(rows: Matrix) -> float:
     return float(norms(rows).median())
 
 
-def others(updates: Matrix, own: Matrix) -> Matrix:
-    """The rows of `updates` that are not, to the bit, among `own`."""
-    kept = [row for row in updates if not any(torch.equal(row, mine) for mine in own)]
-    return torch.stack(kept) if kept else updates[:0]
+def others(updates: Matrix, places: Sequence[int]) -> Matrix:
+    """The rows of `updates` that are not at `places`."""
+    kept = torch.ones(len(updates), dtype=torch.bool)
+    kept[list(places)] = False
+    return updates[kept.to(updates.device)]

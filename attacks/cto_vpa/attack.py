@@ -191,7 +191,7 @@ class CtoVpa(BadNets):
             return rows
         radius = self.radius
         if radius == "median":
-            rest = others(view.updates, own)  # type: ignore[arg-type]
+            rest = others(view.updates, view.places)  # type: ignore[arg-type]
             if not len(rest):
                 return rows
             radius = median_norm(without_statistics(rest, view.layout))

@@ -21,7 +21,9 @@ class MedianClipping:
 
     def step(self, state: Tensors, cohort: Cohort, server: Server) -> tuple[Tensors, Decision]:
         """The mean; a client's weight is 1 / n times the factor it was cut by."""
-        norms = torch.linalg.vector_norm(cohort.updates, dim=1, dtype=torch.float64)
+        kept = cohort.layout.trained  # without BatchNorm's statistics, where there are any
+        counted = cohort.updates if kept is None else cohort.updates[:, kept]
+        norms = torch.linalg.vector_norm(counted, dim=1, dtype=torch.float64)
         bound = norms.median()
         weights = torch.where(norms > bound, bound / norms, 1.0) / len(norms)
         update = (cohort.updates.double() * weights[:, None]).sum(dim=0)

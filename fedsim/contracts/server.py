@@ -50,12 +50,15 @@ class Decision:
         downlink: named tensors sent with the next round's model.
         trust: [n], how far the rule believes each client, where `weights` say something else, such as by
             how much a row was stretched; then it is this that the rule is scored by as a detector.
+        aggregate: [d], what the rule made of the cohort where `update` is that after a server optimiser or a
+            refinement; a defence that does nothing is told by it. None: `update` itself.
     """
 
     update: Vector
     weights: Vector | None = None
     downlink: Tensors = field(default_factory=dict)
     trust: Vector | None = None
+    aggregate: Vector | None = None
 
 
 class Trusted(Protocol):
@@ -87,6 +90,8 @@ class Server:
             models answer; None unless the data are rows.
         trusted: the server's own examples; None unless `federation.trusted` asks for some. A rule that
             cannot do without says so by a class attribute `needs_trusted = True`.
+        trained: [d] bool, which values an optimiser trains, as `Layout.trained` of the cohort's layout; None:
+            all of them.
     """
 
     model: Vector
@@ -94,6 +99,7 @@ class Server:
     spec: DataSpec | None = None
     predict: Predict | None = None
     trusted: Trusted | None = None
+    trained: Tensor | None = None
 
 
 class Strategy(Protocol):

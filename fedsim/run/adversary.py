@@ -180,6 +180,7 @@ class Adversary:
             data=tuple(self.parts.data.clients[partition] for partition in acting),
             own=cohort.updates[group],
             examples=cohort.examples[group],
+            places=tuple(group),
             **common | {"clients": len(cohort.partitions)},
         )
         chance = rng.stream(self.parts.seed, "attack", cohort.round, acting[0])

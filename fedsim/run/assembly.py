@@ -107,8 +107,8 @@ class Parts:
 
     @cached_property
     def layout(self) -> Layout:
-        """Of the shared tensors."""
-        return Layout.of(self.initial)
+        """Of the shared tensors, told apart from the model's buffers."""
+        return Layout.of(self.initial, {name for name, _ in self.program.model.named_buffers()})
 
     @cached_property
     def malicious(self) -> tuple[int, ...]:

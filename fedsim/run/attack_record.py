@@ -1,13 +1,11 @@
 """What a round under attack looked like: the rule as a detector, and how far the malicious rows stood out."""
 
-import math
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from fedsim.contracts import Cohort, Decision, Vector
-from fedsim.params import Layout
 
 LIVE = 1e-6
 """A rule whose update differs from both plain means by less than this, relatively, did nothing."""
@@ -22,22 +20,15 @@ def attack_record(cohort: Cohort, malicious: list[int], decision: Decision) -> d
         decision: what the rule made of it.
     """
     belief = decision.weights if decision.trust is None else decision.trust
+    aggregate = decision.update if decision.aggregate is None else decision.aggregate
+    kept = cohort.layout.trained
     return {
         "malicious": [cohort.partitions[place] for place in malicious],
         "detector": detector_counts(cohort, malicious, belief),
         "weight_kept": _weight_kept(malicious, belief),
-        "differs_from_mean": differs_from_mean(cohort, decision.update),
-        **_geometry(cohort.updates[:, _trained(cohort.layout)], malicious),
+        "differs_from_mean": differs_from_mean(cohort, aggregate),
+        **_geometry(cohort.updates if kept is None else cohort.updates[:, kept], malicious),
     }
-
-
-def _trained(layout: Layout) -> Tensor:
-    """[d] bool: not BatchNorm's running statistics, which move far whatever is trained."""
-    kept = [
-        torch.full((math.prod(shape),), name.rpartition(".")[2] not in ("running_mean", "running_var"))
-        for name, shape, _ in layout.floats
-    ]
-    return torch.cat(kept)
 
 
 def flagged(cohort: Cohort, weights: Tensor) -> Tensor:

@@ -1,5 +1,6 @@
 """A rule with pre-aggregations in front of it and refinements behind it, which is again a rule."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -48,11 +49,9 @@ class Chain:
             rows, shares = _mixed(mixer, rows, server, f"Round {cohort.round}: strategy.before[{number}]")
             origins.append(shares)
         state, decision = self.rule.step(state, replace(cohort, updates=rows), server)
-        if decision.weights is not None:
-            weights = decision.weights.double()
-            for shares in reversed(origins):
-                weights = shares.double().T @ weights
-            decision = replace(decision, weights=weights)
+        if origins:
+            told = _of_clients(decision.weights, origins), _of_clients(decision.trust, origins)
+            decision = replace(decision, weights=told[0], trust=told[1])
         if not self.after:
             return state, decision
         start = server.model.double()
@@ -65,7 +64,18 @@ class Chain:
                 raise RoundError(
                     f"{said} made a model of shape {tuple(new.shape)}, wanted {tuple(start.shape)}."
                 )
-        return state, replace(decision, update=new.double() - start)
+        aggregate = decision.update if decision.aggregate is None else decision.aggregate
+        return state, replace(decision, update=new.double() - start, aggregate=aggregate)
+
+
+def _of_clients(weights: Vector | None, origins: Sequence[Matrix]) -> Vector | None:
+    """[n], what mixed rows weigh -> what the clients behind them weigh."""
+    if weights is None:
+        return None
+    weights = weights.double()
+    for shares in reversed(origins):
+        weights = shares.double().T @ weights
+    return weights
 
 
 def _mixed(mixer: Before, rows: Matrix, server: Server, said: str) -> Mixture:

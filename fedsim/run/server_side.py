@@ -36,6 +36,7 @@ class ServerSide:
             spec=self.parts.data.spec,
             predict=self._predict(integers) if self._answers else None,
             trusted=None if trusted is None else TrustedData(self, trusted, round, model, integers),
+            trained=self.parts.layout.trained,
         )
 
     @cached_property

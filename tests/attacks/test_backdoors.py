@@ -220,3 +220,10 @@ def test_labels_that_the_data_lack(make_threat):
 def test_bad_values(attack, options, words):
     with pytest.raises(ConfigError, match=words):
         attack(**options)
+
+
+def test_what_is_not_trained_has_no_rank():
+    change, trained = torch.tensor([5.0, 0.0, 1.0, 0.0, 3.0]), torch.tensor([True, False, True, False, True])
+    assert least_moved(change, 1 / 3, trained).tolist() == [False, True, True, True, False]
+    assert least_moved(change, 2 / 3, trained).tolist() == [False, True, True, True, True]
+    assert least_moved(torch.tensor([0.0, 9.0]), 0.5, torch.tensor([True, False])).all()

@@ -344,8 +344,9 @@ def test_chance_comes_from_the_given_streams_alone(stage):
     )
 
 
-def crafted(here, attack, own, updates=None):
-    view = here.view(attack, 5, own=own, examples=torch.ones(len(own), dtype=torch.int64), updates=updates)
+def crafted(here, attack, own, updates=None, places=(1, 3, 4)):
+    known = {} if updates is None else {"updates": updates, "places": places}
+    view = here.view(attack, 5, own=own, examples=torch.ones(len(own), dtype=torch.int64), **known)
     return attack.craft({}, view, generator())
 
 
@@ -361,7 +362,8 @@ def test_the_upload_is_scaled_cut_and_filled(stage):
     everybody[[1, 3, 4]] = own
     everybody[[0, 2, 5], 1] = torch.tensor([7.0, 2.0, 3.0])
     assert crafted(here, CtoVpa(radius="median", fill=True), own, everybody)[:, 0].tolist() == [3.0, 3.0, 0.0]
-    assert torch.equal(crafted(here, CtoVpa(radius="median"), own, own), own)  # nobody else is there
+    alone = crafted(here, CtoVpa(radius="median"), own, own, (0, 1, 2))
+    assert torch.equal(alone, own)  # nobody else is there
 
 
 def test_knowledge_is_as_much_as_the_radius_takes(stage):

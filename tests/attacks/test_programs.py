@@ -143,3 +143,9 @@ def test_rows_longer_than_the_radius_are_shortened_and_others_keep_their_bits():
     found = clip_rows(rows, 1.0)
     torch.testing.assert_close(found[0], torch.tensor([0.6, 0.8]), rtol=1e-7, atol=0)
     assert torch.equal(found[1:], rows[1:])
+
+
+def test_only_trained_values_count_in_the_length_of_a_row():
+    rows, trained = torch.tensor([[3.0, 100.0, 4.0]]), torch.tensor([True, False, True])
+    assert clip_rows(rows, 5.0, trained).tolist() == rows.tolist()
+    torch.testing.assert_close(clip_rows(rows, 1.0, trained), torch.tensor([[0.6, 20.0, 0.8]]))

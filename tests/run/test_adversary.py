@@ -83,11 +83,26 @@ def adversary(attack, forced=False):
     return Adversary(attack, threat, forced, parts)
 
 
+class Finding(Flip):
+    """Looks for its own rows among all."""
+
+    knows: ClassVar[Knowledge] = Knowledge.EVERYTHING
+
+    def craft(self, state, view, rng):
+        assert torch.equal(view.updates[list(view.places)], view.own)
+        return view.own + torch.tensor(view.places)[:, None]
+
+
 def rewritten(attack, round_=2):
     def mean(rows):
         return rows.mean(dim=0)
 
     return adversary(attack).rewrite({}, cohort(round_), torch.zeros(2), {}, mean).updates
+
+
+def test_full_knowledge_tells_which_rows_are_its_own():
+    found = rewritten(Finding()) - cohort().updates
+    assert found.tolist() == [[0, 0], [1, 1], [0, 0], [3, 3]]
 
 
 def test_colluders_are_rewritten_together_and_the_honest_never():

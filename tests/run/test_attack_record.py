@@ -82,3 +82,11 @@ def test_a_cohort_of_malicious_clients_alone_has_no_benign_side():
     found = attack_record(cohort(), [0, 1, 2, 3], Decision(update=torch.zeros(2)))
     assert found["benign_norm"] is None
     assert found["cosine_to_benign"] is None
+
+
+def test_a_mean_that_a_server_optimiser_moved_on_is_still_a_mean():
+    mean = ROWS.mean(dim=0)
+    plain = attack_record(cohort(), [3], Decision(update=3 * mean, aggregate=mean))
+    assert plain["differs_from_mean"] < LIVE
+    robust = attack_record(cohort(), [3], Decision(update=mean, aggregate=3 * mean))
+    assert robust["differs_from_mean"] > LIVE

@@ -10,6 +10,8 @@ import torch
 from fedsim.contracts import Cohort, Decision, Mixture, Server
 from fedsim.errors import ConfigError, RoundError
 from fedsim.params import Layout
+from fedsim.run.adversary import Adversary
+from fedsim.run.attack_record import LIVE
 from fedsim.run.chain import Chain
 from fedsim.run.round_loop import RoundLoop
 
@@ -141,3 +143,57 @@ def test_weights_are_told_of_clients_not_of_mixed_rows():
     _, decision = chain.step({}, cohort, Server(model=torch.zeros(2), rng=torch.Generator()))
     assert decision.weights.tolist() == [0.25, 0.5, 0.25, 0.0]
     torch.testing.assert_close(decision.weights.float() @ rows, decision.update)
+
+
+@pytest.mark.parametrize(
+    ("table", "differs"),
+    [
+        ({"kind": "fedavg", "after": [before("Shift")]}, False),
+        ({"kind": "fedavgm", "momentum": 0.5, "learning_rate": 2.0}, False),
+        ({"kind": "fedadam", "learning_rate": 0.1}, False),
+        ({"kind": "fedadam", "learning_rate": 0.1, "rule": "median"}, True),
+        ({"kind": "median", "after": [before("Shift")]}, True),
+        ({"kind": "fedavg", "before": [{"kind": "nnm", "byzantine": 1}]}, True),
+    ],
+)
+@pytest.mark.usefixtures("plugins")
+def test_a_defence_is_told_apart_from_what_the_server_does_after_it(
+    make_parts, fake_federation, table, differs
+):
+    attack = {"kind": "sign_flip", "malicious": 2, "participation": "forced"}
+    parts = make_parts(strategy=table, attack=attack)
+    loop = RoundLoop(parts, fake_federation(parts), None, Adversary.of(parts))
+    state = loop.start()
+    for _ in range(2):
+        state, record = loop.play(state)
+    assert (record["attack"]["differs_from_mean"] > LIVE) is differs
+
+
+def test_trust_in_mixed_rows_is_told_of_the_clients():
+    rule = types.SimpleNamespace(
+        step=lambda state, cohort, server: (
+            state,
+            Decision(update=cohort.updates[0], weights=torch.ones(2), trust=torch.tensor([1.0, 0.0])),
+        )
+    )
+    origins = torch.tensor([[0.75, 0.25], [0.0, 1.0]])
+    mixer = types.SimpleNamespace(mix=lambda rows, server: Mixture(rows, origins))
+    cohort = Cohort(
+        round=1,
+        partitions=(0, 1),
+        updates=torch.ones(2, 1),
+        examples=torch.ones(2),
+        layout=Layout.of({"w": torch.zeros(1)}),
+    )
+    server = Server(model=torch.zeros(1), rng=torch.Generator())
+    _, decision = Chain(before=(mixer,), rule=rule, after=()).step({}, cohort, server)
+    assert decision.weights.tolist() == [0.75, 1.25]
+    assert decision.trust.tolist() == [0.75, 0.25]
+
+
+def test_the_layout_of_a_run_knows_what_is_not_trained(make_parts):
+    data = {"kind": "digits"}
+    parts = make_parts(data=data, model={"kind": "resnet18", "width": 4, "norm": "batch"})
+    assert parts.layout.buffers
+    assert all(name.endswith(("running_mean", "running_var")) for name in parts.layout.buffers)
+    assert make_parts().layout.trained is None

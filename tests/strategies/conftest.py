@@ -13,7 +13,8 @@ LAYOUT = Layout.of(
         "norm.running_var": torch.zeros(HIDDEN),
         "head.weight": torch.zeros(CLASSES, HIDDEN),
         "head.bias": torch.zeros(CLASSES),
-    }
+    },
+    buffers={"norm.running_var"},
 )
 
 
@@ -69,6 +70,7 @@ def server_of():
             spec=DataSpec("rows", (INPUTS,), CLASSES),
             predict=predict if d == LAYOUT.size else None,
             trusted=None if trusted is None else Trusted(trusted),
+            trained=LAYOUT.trained if d == LAYOUT.size else None,
         )
 
     return make

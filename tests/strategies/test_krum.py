@@ -109,3 +109,12 @@ def test_mixing_moves_with_the_rows_and_scales_with_them(normal, server_of):
 def test_too_few_rows_to_mix(normal, server_of):
     with pytest.raises(RoundError, match="nnm with byzantine=2 needs at least 5 replies, got 4: lower"):
         NearestNeighbourMixing(byzantine=2).mix(normal(4, 3), server_of(3))
+
+
+def test_mixing_does_not_look_at_batch_norm_statistics(normal, server_of, layout):
+    updates = normal(7, layout.size)
+    calm = NearestNeighbourMixing(byzantine=2).mix(updates, server_of(layout.size))
+    updates[:, 12:16] *= 1000  # norm.running_var
+    wild = NearestNeighbourMixing(byzantine=2).mix(updates, server_of(layout.size))
+    assert torch.equal(calm.origins, wild.origins)
+    torch.testing.assert_close(wild.rows[:, 12:16], 1000 * calm.rows[:, 12:16], rtol=1e-12, atol=0)

@@ -385,3 +385,31 @@ def test_variances_of_batch_norm_never_fall_below_zero(kind, loud, cohort_of, se
 def test_a_cohort_that_sends_nothing_new_leaves_the_model_where_it_is(kind, decide):
     decision = decide(rule_of(kind), torch.zeros(11, 41))
     assert not bool(decision.update.any())
+
+
+@every
+@both
+def test_batch_norm_statistics_decide_nothing_about_clients(kind, dtype, decide):
+    """However far they move, the clients' weights and the change of the parameters stay as they are."""
+    rule, calm, wild = rule_of(kind), honest(11, dtype), honest(11, dtype)
+    calm[:, VARIANCES], trusted = 0.0, honest(1, dtype, seed=99)[0]
+    wild[:, VARIANCES] = torch.rand(11, 4, generator=torch.Generator().manual_seed(3)).to(dtype) * 500
+    one, other = decide(rule, calm, trusted=trusted), decide(rule, wild, trusted=trusted)
+    trained = torch.ones(41, dtype=torch.bool)
+    trained[VARIANCES] = False
+    torch.testing.assert_close(
+        one.update[trained], other.update[trained], rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype]
+    )
+    if one.weights is not None:
+        torch.testing.assert_close(one.weights, other.weights, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
+
+
+@those(lambda case: case.linear and not case.pointwise)
+def test_batch_norm_statistics_follow_the_clients_weights(kind, decide):
+    """Or are cut, as under fltrust, but never beyond what the clients sent."""
+    updates = honest(11)
+    decision = decide(rule_of(kind), updates)
+    assert bool((decision.update[VARIANCES] <= updates[:, VARIANCES].max(dim=0).values + 1e-9).all())
+    if kind != "fltrust":
+        wanted = (decision.weights[:, None] * updates[:, VARIANCES]).sum(dim=0)
+        torch.testing.assert_close(decision.update[VARIANCES], wanted, rtol=1e-10, atol=0)

@@ -72,5 +72,5 @@ def test_without_a_matrix_there_is_none():
         output_layer(Layout.of({"bias": torch.zeros(3)}))
 
 
-def test_statistics_are_found_by_their_names(layout):
+def test_statistics_are_what_no_optimiser_trains(layout):
     assert [piece.name for piece in statistics(layout)] == ["norm.running_var"]
