@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import torch
 
-from fedsim.contracts import Cohort, Decision, Matrix, Server, Tensors, Vector
+from fedsim.contracts import Cohort, Decision, Matrix, Server, SmallestCohort, Tensors, Vector
 from fedsim.errors import RoundError
 from strategies.clusters import apart, density_clusters
 from strategies.layers import Piece, output_layer
@@ -25,7 +25,7 @@ from strategies.rows import (
     cosine_distances,
     norms,
     require,
-    require_cohort,
+    require_enough,
     squared_distances,
 )
 
@@ -137,6 +137,15 @@ class DeepSight:
             self.smallest_cluster >= 2, f"smallest_cluster must be at least 2, found {self.smallest_cluster}"
         )
 
+    @property
+    def smallest_cohort(self) -> SmallestCohort:
+        """See `fedsim.contracts.Strategy`."""
+        return SmallestCohort(
+            f"deepsight with smallest_cluster={self.smallest_cluster}",
+            self.smallest_cluster + 1,
+            "lower strategy.smallest_cluster",
+        )
+
     def init(self, model: Vector) -> Tensors:
         """No state."""
         return {}
@@ -147,8 +156,7 @@ class DeepSight:
         Raises:
             RoundError: too few replies to cluster, no output layer, or data that are not rows.
         """
-        rule = f"deepsight with smallest_cluster={self.smallest_cluster}"
-        require_cohort(rule, cohort, self.smallest_cluster + 1, "lower strategy.smallest_cluster")
+        require_enough(self.smallest_cohort, cohort)
         output = output_layer(cohort.layout)
         energies = update_energies(cohort.updates, output)
         counts = exceedings(energies).double()

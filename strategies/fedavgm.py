@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from fedsim.contracts import Cohort, Decision, Server, Strategy, Tensors, Vector
+from fedsim.contracts import Cohort, Decision, Server, SmallestCohort, Strategy, Tensors, Vector
 from strategies.fedavg import FedAvg
 from strategies.server_optimizer import follow, require_positive, require_share, start
 
@@ -41,6 +41,11 @@ class FedAvgM:
     def needs_trusted(self) -> bool:
         """Does the inner rule need the server's own data?"""
         return bool(getattr(self.rule, "needs_trusted", False))
+
+    @property
+    def smallest_cohort(self) -> SmallestCohort | None:
+        """The inner rule's."""
+        return getattr(self.rule, "smallest_cohort", None)
 
     def init(self, model: Vector) -> Tensors:
         """`velocity` [d] float64, and the inner rule's state."""

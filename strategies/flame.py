@@ -16,12 +16,12 @@ from typing import Literal
 
 import torch
 
-from fedsim.contracts import Cohort, Decision, Matrix, Server, Tensors, Vector
+from fedsim.contracts import Cohort, Decision, Matrix, Server, SmallestCohort, Tensors, Vector
 from fedsim.errors import RoundError
 from strategies.clusters import density_clusters
 from strategies.layers import average_statistics
 from strategies.noise import gaussian
-from strategies.rows import clip_factors, combination, cosine_distances, norms, require, require_cohort
+from strategies.rows import clip_factors, combination, cosine_distances, norms, require, require_enough
 
 
 def admitted(distances: Matrix) -> Vector:
@@ -54,6 +54,11 @@ class Flame:
         """Refuse negative noise."""
         require(0 <= self.noise < torch.inf, f"noise must be at least 0, found {self.noise}")
 
+    @property
+    def smallest_cohort(self) -> SmallestCohort:
+        """See `fedsim.contracts.Strategy`."""
+        return SmallestCohort("flame", 3, "choose another strategy.kind")
+
     def init(self, model: Vector) -> Tensors:
         """No state."""
         return {}
@@ -64,7 +69,7 @@ class Flame:
         Raises:
             RoundError: fewer than 3 replies, which have no majority; or no cluster.
         """
-        require_cohort("flame", cohort, 3, "allow fewer failures")
+        require_enough(self.smallest_cohort, cohort)
         shift = server.model if self.angles == "models" else None
         kept = cohort.layout.trained
         inside = admitted(cosine_distances(cohort.updates, shift=shift, kept=kept))

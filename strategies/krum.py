@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedsim.contracts import Cohort, Decision, Matrix, Server, Tensors, Vector
-from strategies.rows import require_byzantine, require_cohort, squared_distances
+from fedsim.contracts import Cohort, Decision, Matrix, Server, SmallestCohort, Tensors, Vector
+from strategies.rows import require_byzantine, require_enough, squared_distances
 
 
 def krum_scores(updates: Matrix, byzantine: int, *, kept: Tensor | None = None) -> Vector:
@@ -47,6 +47,13 @@ class Krum:
         """Refuse a negative number."""
         require_byzantine(self.byzantine)
 
+    @property
+    def smallest_cohort(self) -> SmallestCohort:
+        """See `fedsim.contracts.Strategy`."""
+        return SmallestCohort(
+            f"krum with byzantine={self.byzantine}", 2 * self.byzantine + 3, "lower strategy.byzantine"
+        )
+
     def init(self, model: Vector) -> Tensors:
         """No state."""
         return {}
@@ -57,8 +64,7 @@ class Krum:
         Raises:
             RoundError: 2f + 2 or fewer replies.
         """
-        rule = f"krum with byzantine={self.byzantine}"
-        require_cohort(rule, cohort, 2 * self.byzantine + 3, "lower strategy.byzantine")
+        require_enough(self.smallest_cohort, cohort)
         scores = krum_scores(cohort.updates, self.byzantine, kept=cohort.layout.trained)
         chosen = int(scores.argsort(stable=True)[0])
         weights = torch.zeros_like(scores)

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import torch
 
-from fedsim.contracts import Cohort, Decision, Server, Tensors, Vector
+from fedsim.contracts import Cohort, Decision, Server, SmallestCohort, Tensors, Vector
 from strategies.krum import krum_scores
-from strategies.rows import combination, require, require_byzantine, require_cohort
+from strategies.rows import combination, require, require_byzantine, require_enough
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +34,16 @@ class MultiKrum:
         require_byzantine(self.byzantine)
         require(self.keep is None or self.keep >= 1, f"keep must be at least 1, found {self.keep}")
 
+    @property
+    def smallest_cohort(self) -> SmallestCohort:
+        """See `fedsim.contracts.Strategy`."""
+        least = 2 * self.byzantine + 3
+        if self.keep is not None and self.keep > least:
+            return SmallestCohort(f"multi_krum with keep={self.keep}", self.keep, "lower strategy.keep")
+        return SmallestCohort(
+            f"multi_krum with byzantine={self.byzantine}", least, "lower strategy.byzantine"
+        )
+
     def init(self, model: Vector) -> Tensors:
         """No state."""
         return {}
@@ -44,10 +54,8 @@ class MultiKrum:
         Raises:
             RoundError: 2f + 2 or fewer replies, or fewer than m.
         """
-        rule = f"multi_krum with byzantine={self.byzantine}"
-        require_cohort(rule, cohort, 2 * self.byzantine + 3, "lower strategy.byzantine")
+        require_enough(self.smallest_cohort, cohort)
         keep = len(cohort.partitions) - self.byzantine if self.keep is None else self.keep
-        require_cohort(f"multi_krum with keep={keep}", cohort, keep, "lower strategy.keep")
         scores = krum_scores(cohort.updates, self.byzantine, kept=cohort.layout.trained)
         weights = torch.zeros_like(scores)
         weights[scores.argsort(stable=True)[:keep]] = 1 / keep

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedsim.contracts import Matrix, Mixture, Server
+from fedsim.contracts import Matrix, Mixture, Server, SmallestCohort
 from fedsim.errors import RoundError
 from strategies.rows import column_blocks, require_byzantine, squared_distances
 
@@ -53,17 +53,23 @@ class NearestNeighbourMixing:
         """Refuse a negative number."""
         require_byzantine(self.byzantine)
 
+    @property
+    def smallest_cohort(self) -> SmallestCohort:
+        """See `fedsim.contracts.Strategy`."""
+        rule, change = f"nnm with byzantine={self.byzantine}", "lower the byzantine of strategy.before"
+        return SmallestCohort(rule, 2 * self.byzantine + 1, change)
+
     def mix(self, updates: Matrix, server: Server) -> Mixture:
         """From rows [n, d]; a row's origins are its n - f neighbours, evenly.
 
         Raises:
             RoundError: 2f or fewer rows.
         """
-        n, needed = len(updates), 2 * self.byzantine + 1
-        if n < needed:
+        n, need = len(updates), self.smallest_cohort
+        if n < need.least:
             raise RoundError(
-                f"nnm with byzantine={self.byzantine} needs at least {needed} replies, got {n}: "
-                "lower the byzantine of strategy.before or raise federation.clients_per_round."
+                f"{need.rule} needs at least {need.least} replies, got {n}: "
+                f"{need.change} or raise federation.clients_per_round."
             )
         origins = nearest(updates, self.byzantine, kept=server.trained)
         return Mixture(mixed(updates, origins), origins)

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 import torch
 
-from fedsim.contracts import Cohort, Decision, Matrix, Server, Tensors, Vector
+from fedsim.contracts import Cohort, Decision, Matrix, Server, SmallestCohort, Tensors, Vector
 from strategies.layers import average_statistics
-from strategies.rows import by_column, combination, require, require_cohort, shares
+from strategies.rows import by_column, combination, require, require_enough, shares
 
 
 def agreement(updates: Matrix) -> Vector:
@@ -39,6 +39,13 @@ class RobustLearningRate:
         """Refuse a negative number."""
         require(self.threshold >= 0, f"threshold must be at least 0, found {self.threshold}")
 
+    @property
+    def smallest_cohort(self) -> SmallestCohort:
+        """See `fedsim.contracts.Strategy`."""
+        return SmallestCohort(
+            f"rlr with threshold={self.threshold}", max(1, self.threshold), "lower strategy.threshold"
+        )
+
     def init(self, model: Vector) -> Tensors:
         """No state."""
         return {}
@@ -49,8 +56,7 @@ class RobustLearningRate:
         Raises:
             RoundError: fewer replies than the threshold, so that every coordinate would go backwards.
         """
-        rule = f"rlr with threshold={self.threshold}"
-        require_cohort(rule, cohort, max(1, self.threshold), "lower strategy.threshold")
+        require_enough(self.smallest_cohort, cohort)
         weights = shares(cohort, weighted=self.weighted)
         mean = combination(cohort.updates, weights)
         agreed = agreement(cohort.updates) >= self.threshold

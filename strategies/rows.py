@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedsim.contracts import Cohort, Matrix, Vector
+from fedsim.contracts import Cohort, Matrix, SmallestCohort, Vector
 from fedsim.errors import ConfigError, RoundError
 
 Block = Callable[[Tensor, slice], Matrix]
@@ -224,6 +224,11 @@ def require(holds: bool, complaint: str) -> None:
 def require_byzantine(byzantine: int) -> None:
     """Refuse a negative number of hostile clients."""
     require(byzantine >= 0, f"byzantine must be at least 0, found {byzantine}")
+
+
+def require_enough(need: SmallestCohort, cohort: Cohort) -> None:
+    """Refuse a cohort for which a rule is not defined; see `require_cohort`."""
+    require_cohort(need.rule, cohort, need.least, need.change)
 
 
 def require_cohort(rule: str, cohort: Cohort, least: int, change: str) -> None:

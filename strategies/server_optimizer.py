@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from fedsim.contracts import Cohort, Decision, Server, Strategy, Tensors, Vector
+from fedsim.contracts import Cohort, Decision, Server, SmallestCohort, Strategy, Tensors, Vector
 from strategies.fedavg import FedAvg
 from strategies.layers import statistics
 from strategies.rows import require
@@ -92,6 +92,11 @@ class Adaptive(ABC):
     def needs_trusted(self) -> bool:
         """Does the inner rule need the server's own data?"""
         return bool(getattr(self.rule, "needs_trusted", False))
+
+    @property
+    def smallest_cohort(self) -> SmallestCohort | None:
+        """The inner rule's."""
+        return getattr(self.rule, "smallest_cohort", None)
 
     @abstractmethod
     def next_square(self, square: Vector, squared: Vector) -> Vector:

@@ -9,8 +9,8 @@ as in ByzFL, so that it need not be rounded.
 
 from dataclasses import dataclass
 
-from fedsim.contracts import Cohort, Decision, Matrix, Server, Tensors, Vector
-from strategies.rows import by_column, require_byzantine, require_cohort, sorted_columns
+from fedsim.contracts import Cohort, Decision, Matrix, Server, SmallestCohort, Tensors, Vector
+from strategies.rows import by_column, require_byzantine, require_enough, sorted_columns
 
 
 def trimmed_mean(updates: Matrix, byzantine: int) -> Vector:
@@ -44,6 +44,15 @@ class TrimmedMean:
         """Refuse a negative number."""
         require_byzantine(self.byzantine)
 
+    @property
+    def smallest_cohort(self) -> SmallestCohort:
+        """See `fedsim.contracts.Strategy`."""
+        return SmallestCohort(
+            f"trimmed_mean with byzantine={self.byzantine}",
+            2 * self.byzantine + 1,
+            "lower strategy.byzantine",
+        )
+
     def init(self, model: Vector) -> Tensors:
         """No state."""
         return {}
@@ -54,6 +63,5 @@ class TrimmedMean:
         Raises:
             RoundError: 2f or fewer replies, so that nothing is left.
         """
-        rule = f"trimmed_mean with byzantine={self.byzantine}"
-        require_cohort(rule, cohort, 2 * self.byzantine + 1, "lower strategy.byzantine")
+        require_enough(self.smallest_cohort, cohort)
         return state, Decision(update=trimmed_mean(cohort.updates, self.byzantine))

@@ -26,6 +26,7 @@ from fedsim.contracts.server import (
     Predict,
     Rule,
     Server,
+    SmallestCohort,
     Strategy,
     Trusted,
 )
@@ -85,6 +86,7 @@ __all__ = [
     "Projection",
     "Rule",
     "Server",
+    "SmallestCohort",
     "StackedBatch",
     "StackedExamples",
     "Strategy",

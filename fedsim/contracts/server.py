@@ -102,8 +102,26 @@ class Server:
     trained: Tensor | None = None
 
 
+class SmallestCohort(NamedTuple):
+    """For how many replies a rule is defined.
+
+    Attributes:
+        rule: whose condition it is, with its parameters, such as `krum with byzantine=2`.
+        least: replies.
+        change: what else would help, such as `lower strategy.byzantine`.
+    """
+
+    rule: str
+    least: int
+    change: str
+
+
 class Strategy(Protocol):
-    """A server rule: frozen hyperparameters, explicit state; one file in strategies/."""
+    """A server rule: frozen hyperparameters, explicit state; one file in strategies/.
+
+    A rule, or a part before it, that needs several replies says so by a property `smallest_cohort`, a
+    `SmallestCohort`; a run with fewer clients per round is then refused before its first round.
+    """
 
     def init(self, model: Vector) -> Tensors:
         """The state before round 1, as named tensors; empty for a rule without state."""

@@ -16,6 +16,7 @@ from fedsim.contracts import (
     FederatedData,
     LocalProgram,
     ModelBuilder,
+    SmallestCohort,
     Strategy,
     Tensors,
 )
@@ -146,7 +147,8 @@ def _strategy(experiment: Experiment) -> Strategy:
     """The rule, with what the table lists before and after it.
 
     Raises:
-        ConfigError: see `build_plugins`; or a part needs trusted data, of which the server has none.
+        ConfigError: see `build_plugins`; or a part needs trusted data, of which the server has none, or
+            more clients in a round than there are.
     """
     table = _table(experiment.strategy)
     before, after = (_chained(table.pop(key, ()), key, experiment.rounds) for key in ("before", "after"))
@@ -157,7 +159,18 @@ def _strategy(experiment: Experiment) -> Strategy:
                 f"strategy: {type(part).__name__} needs training examples of the server's own: "
                 "set federation.trusted to their number, such as 100."
             )
+        _require_clients(part, experiment.federation.clients_per_round)
     return Chain(before=before, rule=rule, after=after) if before or after else rule
+
+
+def _require_clients(part: Any, clients: int) -> None:
+    """Refuse a rule that is defined for larger cohorts only."""
+    need = getattr(part, "smallest_cohort", None)
+    if isinstance(need, SmallestCohort) and need.least > clients:
+        raise ConfigError(
+            f"strategy: {need.rule} needs at least {need.least} clients in a round, found "
+            f"federation.clients_per_round = {clients}: {need.change} or raise federation.clients_per_round."
+        )
 
 
 def _chained(tables: Any, key: str, rounds: int) -> tuple[Any, ...]:

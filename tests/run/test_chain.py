@@ -197,3 +197,24 @@ def test_the_layout_of_a_run_knows_what_is_not_trained(make_parts):
     assert parts.layout.buffers
     assert all(name.endswith(("running_mean", "running_var")) for name in parts.layout.buffers)
     assert make_parts().layout.trained is None
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ({"kind": "krum", "byzantine": 1}, "krum with byzantine=1 needs at least 5 clients in a round, found"),
+        ({"kind": "multi_krum", "byzantine": 0, "keep": 5}, "multi_krum with keep=5 .* lower strategy.keep or"),
+        ({"kind": "trimmed_mean", "byzantine": 2}, "trimmed_mean with byzantine=2 needs at least 5 clients"),
+        ({"kind": "rlr", "threshold": 5}, "rlr with threshold=5 .* lower strategy.threshold or raise"),
+        ({"kind": "deepsight", "smallest_cluster": 4}, "deepsight with smallest_cluster=4 needs at least 5"),
+        ({"kind": "fedavg", "before": [{"kind": "nnm", "byzantine": 2}]}, "nnm .* byzantine of strategy.before"),
+        ({"kind": "fedavgm", "rule": {"kind": "krum", "byzantine": 1}}, "krum with byzantine=1 needs"),
+        ({"kind": "fedadam", "learning_rate": 1.0, "rule": {"kind": "krum", "byzantine": 1}}, "krum with"),
+    ],
+)
+def test_a_cohort_too_small_for_the_rule_is_refused_before_any_round(make_parts, table, message):
+    with pytest.raises(ConfigError, match=f"^strategy: .*{message}") as refused:
+        make_parts(strategy=table)
+    assert "federation.clients_per_round = 4" in str(refused.value)
+    federation = {"clients": 6, "clients_per_round": 5, "partition": "iid"}
+    make_parts(strategy=table, federation=federation)

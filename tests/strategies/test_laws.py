@@ -333,6 +333,8 @@ def test_the_smallest_legal_cohort_is_served_and_one_less_is_told_what_to_change
     inner = "fedavg" if kind in ("fedavgm", "fedadam", "fedyogi") else kind
     with pytest.raises(RoundError, match=message.replace(kind, inner)):
         decide(rule_of(kind), honest(least - 1, dtype))
+    need = getattr(rule_of(kind), "smallest_cohort", None)  # by which a run is refused before its first round
+    assert (1 if need is None else need.least) == least
 
 
 @pytest.mark.parametrize(
