@@ -25,6 +25,7 @@ from torch import Tensor
 from fedsim.contracts import Cohort, Decision, Server, Tensors, Vector
 from fedsim.errors import ConfigError, PluginError, RoundError
 from fedsim.flower.cohort_grid import CohortGrid
+from fedsim.flower.heap import frozen_heap
 from fedsim.flower.identity import ensure_identity
 from fedsim.flower.records import to_arrays, to_tensors
 from fedsim.flower.stock_state import extract, restore, snapshot
@@ -80,7 +81,7 @@ class StockStrategy:
         restore(strategy, state)
         seed = int(torch.randint(2**62, (1,), generator=server.rng))
         model = server.model.detach().cpu()
-        with seeded_globals(seed), _without_chatter():
+        with seeded_globals(seed), frozen_heap(), _without_chatter():
             asked = _configured(strategy, cohort.layout, model, cohort.round, len(cohort.partitions))
             replies = _replies(asked, cohort, model)
             try:

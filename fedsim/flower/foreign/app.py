@@ -32,6 +32,7 @@ from fedsim.flower.foreign.observed import Observation, observed
 from fedsim.flower.foreign.patch import replaced
 from fedsim.flower.foreign.result import NOTHING_SENT, AppResult
 from fedsim.flower.grid import EngineGrid, run_id
+from fedsim.flower.heap import frozen_heap
 from fedsim.flower.session import open_grid
 from fedsim.kept_process import kept_process
 from fedsim.rng import derive, seeded_globals
@@ -132,7 +133,7 @@ def _serve(server_app: ServerApp, grid: EngineGrid, context: Context) -> tuple[O
     """Run the ServerApp; whatever it raises is its failure, not ours."""
     with observed(grid) as seen, one_call_per_round(grid):
         try:
-            with kept_process():
+            with kept_process(), frozen_heap():
                 server_app(grid=grid, context=context)
         except SystemExit as error:
             if error.code in (None, 0):
