@@ -77,6 +77,9 @@ def sweep_command(
         str | None, typer.Option("--seeds", metavar="N,N", help="Play these seeds of the file only.")
     ] = None,
     jobs: Annotated[int | None, typer.Option("--jobs", help="Runs at a time; else one per core.")] = None,
+    any_code: Annotated[
+        bool, typer.Option("--any-code", help="Keep runs that other code made; else they are played again.")
+    ] = False,
     quiet: Quiet = False,
 ) -> None:
     """Run every cell of a file's [sweep] table with every seed: tables, heat maps, resumable."""
@@ -92,6 +95,7 @@ def sweep_command(
             seeds=seed_list(seeds),
             jobs=jobs,
             talk=not quiet,
+            any_code=any_code,
         )
         raise typer.Exit(code)
 

@@ -120,6 +120,8 @@ def _print_plan(console: Console, parts: Parts, metrics: Sequence[str]) -> None:
     console.print(f"metrics: {', '.join(metrics)}")
     if parts.malicious:
         console.print(f"malicious: {', '.join(map(str, parts.malicious))}")
+    elif experiment.attack is not None:
+        console.print("malicious: nobody; the attack does nothing")
 
 
 def _print_memory(console: Console, parts: Parts, data: int, workers: int) -> None:

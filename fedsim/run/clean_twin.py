@@ -25,11 +25,23 @@ HONEST = "fedsim.threat:Passive"
 def without_attack(experiment: Experiment) -> Experiment | None:
     """The twin's experiment; None where there is no attack, or none wanted."""
     attack = experiment.attack
-    if attack is None or not attack.clean_run or attack.kind in (HONEST, "honest"):
+    if attack is None or not attack.clean_run or is_honest(experiment):
         return None
+    return made_honest(experiment).model_copy(update={"expect": {}, "track": ()})
+
+
+def is_honest(experiment: Experiment) -> bool:
+    """Is the attack the one that does nothing?"""
+    return experiment.attack is not None and experiment.attack.kind in (HONEST, "honest")
+
+
+def made_honest(experiment: Experiment) -> Experiment:
+    """The experiment with the attack that does nothing, spelt in one way, so that it has one digest."""
+    attack = experiment.attack
+    if attack is None:
+        return experiment
     kept = attack.model_dump(include={"malicious", "participation", "window"})
-    honest = type(attack)(kind=HONEST, clean_run=False, **kept)
-    return experiment.model_copy(update={"attack": honest, "expect": {}, "track": ()})
+    return experiment.model_copy(update={"attack": type(attack)(kind=HONEST, clean_run=False, **kept)})
 
 
 @dataclass(frozen=True)

@@ -92,6 +92,15 @@ class RunDirectory:
             known.get("tier") if known.get("config", {}).get("engine", {}).get("tier") == "measured" else None
         )
 
+    def read_code(self) -> str | None:
+        """What made the run, see `fedsim.run.code`; None where the manifest does not tell."""
+        try:
+            known: Any = json.loads((self.path / "manifest.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
+        found = known.get("code") if isinstance(known, dict) else None
+        return found if isinstance(found, str) else None
+
     def append(self, record: Mapping[str, Any]) -> int:
         """Add one round and wait until it is on disk; returns the length of the file in bytes."""
         line = json.dumps(finite(record), allow_nan=False, ensure_ascii=False) + "\n"

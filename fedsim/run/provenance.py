@@ -79,7 +79,12 @@ def commit(folder: Path) -> dict[str, Any] | None:
 
 
 def manifest(
-    parts: Parts, layout: Layout, device: str | None = None, timed: Mapping[str, float] | None = None
+    parts: Parts,
+    layout: Layout,
+    device: str | None = None,
+    timed: Mapping[str, float] | None = None,
+    *,
+    code: str | None = None,
 ) -> dict[str, Any]:
     """manifest.json of one seed.
 
@@ -88,6 +93,7 @@ def manifest(
         layout: of the shared tensors.
         device: where clients compute, once that is known; SuperNodes decide it for themselves.
         timed: seconds of a round by tier, where the tier was measured.
+        code: see `fedsim.run.code`.
     """
     experiment = parts.experiment
     asked = experiment.engine.device
@@ -108,6 +114,7 @@ def manifest(
         "malicious": list(parts.malicious),
         "versions": versions(),
         "commit": commit(Path(__file__).resolve().parent),
+        "code": code,
         "hardware": hardware(),
         "tier": tier(parts),
         **({"tier_measured": dict(timed)} if timed else {}),

@@ -12,11 +12,14 @@ from fedsim.errors import CheckpointError, FedsimError, RoundError
 from fedsim.run import checkpoint as checkpoints
 from fedsim.run.atomic_files import save_json
 from fedsim.run.clean_twin import CleanTwin
+from fedsim.run.code import code_digest
 from fedsim.run.directory import RunDirectory, seed_folder
 from fedsim.run.outcome import Observer, Outcome, Silent
 from fedsim.run.seed_run import FederationOf, SeedRun, judged
 from fedsim.run.summary import summary_of
 from fedsim.run.threads import one_thread
+
+ANEW = "start anew without --resume to play it again"
 
 __all__ = ["FederationOf", "run", "run_seed"]
 
@@ -80,31 +83,64 @@ def run_seed(
         KeyboardInterrupt: after workers were ended and result.json written; the run can be resumed.
     """
     if resume and (kept := _finished(experiment, seed, directory)):
+        if directory.read_code() != code_digest(experiment):
+            observer.notice(f"seed {seed}: kept, though other code played it; {ANEW}")
         observer.seed_finished(kept)
         return kept
     with one_thread(), closing(SeedRun.prepare(experiment, seed, directory, resume)) as run:
-        outcome = _played(run, federation_of, observer, clean or directory.path / "clean")
+        _tell(run, observer)
+        place = clean or directory.path / "clean"
+        outcome = _played(run, federation_of, observer, place, any_code=clean is not None)
     observer.seed_finished(outcome)
     return outcome
 
 
+def _tell(run: SeedRun, observer: Observer) -> None:
+    """What a user may not expect."""
+    seed = run.parts.seed
+    if run.adversary is not None and not run.adversary.threat.members:
+        observer.notice(f"seed {seed}: attack.malicious names nobody, so that everybody is honest")
+    if run.resumed is not None and run.code_changed:
+        observer.notice(f"seed {seed}: goes on after round {len(run.records)} with changed code; {ANEW}")
+
+
 def play_clean_run(
-    honest: Experiment, seed: int, folder: Path, federation_of: FederationOf, observer: Observer
+    honest: Experiment,
+    seed: int,
+    folder: Path,
+    federation_of: FederationOf,
+    observer: Observer,
+    *,
+    any_code: bool = False,
 ) -> CleanTwin:
-    """The same run without the attack, played now unless it was finished before.
+    """The same run without the attack, played now unless the same code finished it before.
+
+    Args:
+        honest: see `clean_twin.without_attack`.
+        seed: of the run.
+        folder: of the clean run.
+        federation_of: makes its clients reachable.
+        observer: told that it takes its time.
+        any_code: a finished one counts whatever code made it.
 
     Raises:
+        CheckpointError: the folder holds something else.
         RoundError: it failed.
     """
     directory, twin = RunDirectory(folder), CleanTwin(folder / "models")
-    kept = directory.read_result()
-    if kept and kept["status"] == "completed" and kept["digest"] == honest.digest():
+    try:
+        kept = directory.read_result()
+    except CheckpointError as error:
+        raise CheckpointError(f"{error} Remove {folder} to play the clean run again.") from error
+    same_code = any_code or directory.read_code() == code_digest(honest)
+    finished = kept is not None and kept["status"] == "completed" and kept["digest"] == honest.digest()
+    if finished and same_code:
         return twin
     observer.notice(f"seed {seed}: first {honest.rounds} rounds without the attack, to compare with")
-    resume = _resumable(directory, honest, seed)
+    resume = same_code and _resumable(directory, honest, seed)
     with closing(SeedRun.prepare(honest, seed, directory, resume)) as clean:
         clean.models = twin
-        outcome = _played(clean, federation_of, Silent(), folder)
+        outcome = _played(clean, federation_of, Silent(), folder, any_code=any_code)
     if outcome.status == "failed":
         raise RoundError(f"The clean run beside the attack failed: {outcome.result['reason']}")
     return twin
@@ -119,12 +155,16 @@ def _resumable(directory: RunDirectory, experiment: Experiment, seed: int) -> bo
     return found.digest == experiment.digest() and found.seed == seed
 
 
-def _played(run: SeedRun, federation_of: FederationOf, observer: Observer, clean: Path) -> Outcome:
+def _played(
+    run: SeedRun, federation_of: FederationOf, observer: Observer, clean: Path, *, any_code: bool
+) -> Outcome:
     """Rounds to the end, or to the first that fails; the clean run beside an attack first."""
-    directory = run.directory
+    directory, honest = run.directory, run.clean_experiment
     try:
-        if run.clean_experiment is not None:
-            run.twin = play_clean_run(run.clean_experiment, run.parts.seed, clean, federation_of, observer)
+        if honest is not None:
+            run.twin = play_clean_run(
+                honest, run.parts.seed, clean, federation_of, observer, any_code=any_code
+            )
         return run.complete(federation_of, observer)
     except KeyboardInterrupt:
         directory.write_result(run.failed("interrupted; continue with --resume", ()))

@@ -18,6 +18,7 @@ from fedsim.run.assembly import Parts, assemble
 from fedsim.run.attack_record import LIVE
 from fedsim.run.checkpoint import Checkpoint, RunState
 from fedsim.run.clean_twin import CleanTwin, without_attack
+from fedsim.run.code import code_digest, joined
 from fedsim.run.directory import RunDirectory
 from fedsim.run.durability import detector, durability, lifespan
 from fedsim.run.expectations import check, refuse_unknown, unmet
@@ -55,6 +56,7 @@ class SeedRun:
     resumed: Checkpoint | None
     records: list[dict[str, Any]]
     claim: int
+    code: str
     twin: CleanTwin | None = None
     models: CleanTwin | None = None
     unrecorded: list[dict[str, Any]] = field(default_factory=list)
@@ -66,6 +68,11 @@ class SeedRun:
         if self.adversary is None or not self.adversary.threat.members:
             return None
         return without_attack(self.parts.experiment)
+
+    @property
+    def code_changed(self) -> bool:
+        """Was the run begun by other code?"""
+        return self.code != code_digest(self.parts.experiment)
 
     def close(self) -> None:
         """Let other runs into the folder."""
@@ -81,7 +88,7 @@ class SeedRun:
         refuse_unknown(experiment.expect, known_metrics(parts, server))
         adversary, layout = Adversary.of(parts), parts.layout
         store = PrivateStore(directory.private, experiment.engine.private_memory * 2**30)
-        resumed, records = None, []
+        resumed, records, code = None, [], code_digest(experiment)
         claim = directory.claim()
         try:
             if resume and directory.checkpoint.exists():
@@ -90,14 +97,15 @@ class SeedRun:
                 store.restore(resumed.memory, resumed.files)
                 records = directory.rewind(resumed.history, resumed.state.round)
                 parts = replace(parts, settled_tier=directory.read_tier())
+                code = joined(directory.read_code(), code)
             else:
                 directory.create()
             directory.result.unlink(missing_ok=True)
-            directory.write_manifest(manifest(parts, layout))
+            directory.write_manifest(manifest(parts, layout, code=code))
         except BaseException:
             os.close(claim)
             raise
-        return cls(parts, directory, store, server, adversary, resumed, records, claim)
+        return cls(parts, directory, store, server, adversary, resumed, records, claim, code)
 
     def complete(self, federation_of: FederationOf, observer: Observer) -> Outcome:
         """All remaining rounds, and the result."""
@@ -123,7 +131,7 @@ class SeedRun:
         played: str = getattr(federation, "tier", of_messages)
         timed: Mapping[str, float] = getattr(federation, "timed", {})
         self.parts = replace(self.parts, settled_tier=played)
-        told = manifest(self.parts, self.parts.layout, device_of(federation), timed)
+        told = manifest(self.parts, self.parts.layout, device_of(federation), timed, code=self.code)
         self.directory.write_manifest(told)
 
     def _play(

@@ -13,7 +13,7 @@ from fedsim.data.federate import federate
 from fedsim.errors import ConfigError, FedsimError
 from fedsim.run.adversary import Adversary
 from fedsim.run.assembly import Parts, Plugins, build_plugins
-from fedsim.run.clean_twin import without_attack
+from fedsim.run.clean_twin import is_honest, made_honest, without_attack
 from fedsim.run.expectations import refuse_unknown
 from fedsim.run.server_evaluation import ServerEvaluation, known_metrics
 from fedsim.sweep.axes import Axis, union
@@ -64,7 +64,8 @@ def _cell(sweep: Sweep, labels: Sequence[str]) -> Cell:
             raise ConfigError('engine.tier: a sweep plays its cells in "T1" or "T2", found "T0".')
         alone = {"backend": "in-process", "workers": 1, "address": None, "gpus_per_worker": "auto"}
         engine = experiment.engine.model_copy(update=alone)
-        return Cell(choices, experiment.model_copy(update={"engine": engine}))
+        experiment = experiment.model_copy(update={"engine": engine})
+        return Cell(choices, made_honest(experiment) if is_honest(experiment) else experiment)
 
 
 class _Named:

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from fedsim.config import Experiment
-from fedsim.errors import CheckpointError
 from fedsim.run.atomic_files import finite
 from fedsim.run.directory import RunDirectory
 from fedsim.run.seed_run import judged
 from fedsim.sweep.cells import Cell
-from fedsim.sweep.plan import Task, run_folder
+from fedsim.sweep.plan import Task
 from fedsim.sweep.play import Ended
+from fedsim.sweep.shelf import Shelf
 
 
 @dataclass(frozen=True)
@@ -46,32 +46,34 @@ class Row:
         return self.status in ("completed", "expectation_failed")
 
 
-def rows_of(out: Path, cells: Sequence[Cell], seeds: Sequence[int]) -> list[Row]:
+def rows_of(shelf: Shelf, cells: Sequence[Cell], seeds: Sequence[int]) -> list[Row]:
     """All rows, cell by cell.
 
     Args:
-        out: the sweep's folder.
+        shelf: where they lie.
         cells: of the whole sweep.
         seeds: of the file.
     """
-    return [_row(out, cell.choices, cell.with_seed(seed)) for cell in cells for seed in seeds]
+    return [_row(shelf, cell.choices, cell.with_seed(seed)) for cell in cells for seed in seeds]
 
 
-def renewed(out: Path, row: Row, task: Task, ended: Ended) -> Row:
-    """The row after a task has ended, which may be that of another row."""
-    if out / row.folder != task.folder:
+def renewed(shelf: Shelf, cell: Cell, row: Row, task: Task, ended: Ended) -> Row:
+    """The row of a cell after a task has ended, which may be that of another row."""
+    if shelf.out / row.folder != task.folder:
         return row
-    fresh = _row(out, row.axes, task.experiment)
+    # It counts even if sources were changed meanwhile; the next sweep will see to that.
+    fresh = _row(replace(shelf, any_code=True), row.axes, cell.with_seed(row.seed))
     if ended.status == "failed":  # perhaps without a result.json of its own
-        return replace(fresh, status="failed", reason=ended.reason, metrics={})
+        told = fresh.reason if fresh.reason and fresh.reason in (ended.reason or "") else ended.reason
+        return replace(fresh, status="failed", reason=told, metrics={})
     return fresh
 
 
-def _row(out: Path, choices: Mapping[str, str], experiment: Experiment) -> Row:
+def _row(shelf: Shelf, choices: Mapping[str, str], experiment: Experiment) -> Row:
     (seed,) = experiment.seeds
-    folder = run_folder(out, experiment, seed)
-    row = Row(choices, seed, experiment.digest(), str(folder.relative_to(out)), "missing")
-    result = _result(folder, experiment)
+    folder = shelf.folder(experiment)
+    row = Row(choices, seed, experiment.digest(), str(folder.relative_to(shelf.out)), "missing")
+    result = shelf.result(experiment)
     if result is None:
         return row
     if result["status"] == "failed":
@@ -84,14 +86,6 @@ def _row(out: Path, choices: Mapping[str, str], experiment: Experiment) -> Row:
         seconds=sum(result["timing"].values()),
         metrics=flattened(result),
     )
-
-
-def _result(folder: Path, experiment: Experiment) -> dict[str, Any] | None:
-    try:
-        result = RunDirectory(folder).read_result()
-    except (CheckpointError, OSError):
-        return None
-    return result if result is not None and result["digest"] == experiment.digest() else None
 
 
 def flattened(result: Mapping[str, Any]) -> dict[str, float]:

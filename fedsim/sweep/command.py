@@ -21,6 +21,7 @@ from fedsim.sweep.pictures import draw_heatmaps, draw_sweep_curves
 from fedsim.sweep.plan import Task, tasks_of
 from fedsim.sweep.progress import SweepProgress
 from fedsim.sweep.schedule import play_all
+from fedsim.sweep.shelf import Shelf
 
 
 def sweep(
@@ -33,6 +34,7 @@ def sweep(
     seeds: Sequence[int] | None = None,
     jobs: int | None = None,
     talk: bool = True,
+    any_code: bool = False,
 ) -> int:
     """Play what is not finished, and show the whole table.
 
@@ -45,6 +47,7 @@ def sweep(
         seeds: play these seeds only.
         jobs: runs at a time; None: one per usable core.
         talk: show progress on a terminal.
+        any_code: keep runs that other code made; else they are played again.
 
     Returns:
         The exit code: 1 where a run failed, 3 where one missed its expectation, else 0.
@@ -62,8 +65,10 @@ def sweep(
     check_cells(wanted, cells, played[0])
     folder = Path("runs") / wanted.name / "sweep" if out is None else out
     with _claimed(folder, resume):
-        tasks = tasks_of(file, folder, todo, played)
-        rows = _play(wanted, folder, cells, tasks, places, talk)
+        shelf = Shelf.of(folder, cells, any_code=any_code)
+        tasks = tasks_of(file, shelf, todo, played)
+        _tell_of_other_code(shelf, cells, tasks)
+        rows = _play(wanted, shelf, cells, tasks, places, talk)
         write_tables(folder, wanted, rows)
         draw_heatmaps(folder, wanted, rows)
         draw_sweep_curves(folder, wanted, cells, rows)
@@ -123,11 +128,31 @@ def _claimed(folder: Path, resume: bool) -> Iterator[None]:
         os.close(handle)
 
 
+def _tell_of_other_code(shelf: Shelf, cells: Sequence[Cell], tasks: Sequence[Task]) -> None:
+    """One line on runs in the folder that changed code, or another folder's plugins, made."""
+    if shelf.any_code:
+        seeds = cells[0].experiment.seeds
+        folders = {
+            shelf.folder(one)
+            for cell in cells
+            for seed in seeds
+            if shelf.is_foreign(one := cell.with_seed(seed))
+        }
+        line = f"{len(folders)} runs were made by other code and are kept, as asked"
+    else:
+        folders = {task.folder for task in tasks if task.anew}
+        line = f"{len(folders)} runs were made by other code and are played again; --any-code keeps them"
+    if folders:
+        Console(stderr=True, soft_wrap=True).print(f"fedsim: {line}.", highlight=False, markup=False)
+
+
 def _play(
-    wanted: Sweep, folder: Path, cells: Sequence[Cell], tasks: Sequence[Task], places: int, talk: bool
+    wanted: Sweep, shelf: Shelf, cells: Sequence[Cell], tasks: Sequence[Task], places: int, talk: bool
 ) -> list[Row]:
     """All tasks; cells.jsonl tells at any time how the runs so far ended."""
-    rows = rows_of(folder, cells, cells[0].experiment.seeds)
+    seeds, folder = cells[0].experiment.seeds, shelf.out
+    rows = rows_of(shelf, cells, seeds)
+    owners = [cell for cell in cells for _ in seeds]
     write_state(folder, wanted, rows)
     crew = _crew(min(places, max(1, len(tasks))), wanted.file)
     console = Console(stderr=True, quiet=not talk)
@@ -135,9 +160,10 @@ def _play(
         with SweepProgress(console, len(tasks), crew.places) as progress, closing(crew):
             for task, ended in play_all(tasks, crew):
                 progress.ended(task, ended)
-                if not task.is_clean:
-                    rows = [renewed(folder, row, task, ended) for row in rows]
-                    write_rows(folder / "cells.jsonl", rows)
+                rows = [
+                    renewed(shelf, cell, row, task, ended) for cell, row in zip(owners, rows, strict=True)
+                ]
+                write_rows(folder / "cells.jsonl", rows)
     finally:
         write_state(folder, wanted, rows)
     return rows

@@ -44,11 +44,15 @@ def play(task: Task) -> Ended:
 
 def _clean(task: Task) -> tuple[str, str | None]:
     with one_thread():
-        play_clean_run(task.experiment, task.seed, task.folder, LocalTransport(task.file.resolve()), Silent())
+        transport = LocalTransport(task.file.resolve())
+        any_code = not task.anew
+        play_clean_run(task.experiment, task.seed, task.folder, transport, Silent(), any_code=any_code)
     return "completed", None
 
 
 def _run(task: Task) -> tuple[str, str | None]:
     transport = LocalTransport(task.file.resolve())
-    (outcome,) = run(task.experiment, task.folder, federation_of=transport, resume=True, clean=task.clean)
+    (outcome,) = run(
+        task.experiment, task.folder, federation_of=transport, resume=not task.anew, clean=task.clean
+    )
     return outcome.status, outcome.result["reason"]

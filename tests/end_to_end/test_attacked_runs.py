@@ -187,3 +187,39 @@ def test_what_poison_returns_is_checked(fedsim, folder, sets, body, said):
     assert run.code == 1
     assert said in run.result["reason"]
     assert "Traceback" not in run.err
+
+
+@pytest.mark.usefixtures("attacked")
+def test_a_clean_run_that_is_none_says_which_folder_to_remove(fedsim, sets, tmp_path):
+    run = fedsim("run", "quick.toml", *sets(*ATTACKED, "rounds=3", "attack.window=[2,3]"))
+    junk = run.folder / "clean" / "result.json"
+    for text in ("no JSON", "[]"):
+        junk.write_text(text)
+        (run.folder / "result.json").unlink(missing_ok=True)
+        words = sets(*ATTACKED, "rounds=3", "attack.window=[2,3]")
+        again = fedsim("run", "quick.toml", *words, "--resume")
+        assert again.code == 2
+        assert f"Remove {junk.parent} to play the clean run again." in again.err
+        assert again.err.count("\n") == 1
+
+
+def test_an_attack_of_nobody_is_told(fedsim, sets):
+    nobody = sets("attack={kind='sign_flip', malicious=0}")
+    run = fedsim("run", "quick.toml", *nobody)
+    assert run.code == 0
+    assert "seed 0: attack.malicious names nobody, so that everybody is honest" in run.out + run.err
+    assert (
+        "malicious: nobody; the attack does nothing" in fedsim("check", "quick.toml", *nobody, out=None).out
+    )
+
+
+def test_changed_code_is_told_on_resume(fedsim, sets, monkeypatch):
+    words = sets("rounds=4")
+    fedsim("run", "quick.toml", *words)
+    monkeypatch.setattr("fedsim.run.code._AT_START", "of another version")
+    kept = fedsim("run", "quick.toml", *words, "--resume")
+    assert "seed 0: kept, though other code played it; start anew without --resume" in kept.out + kept.err
+    (kept.folder / "result.json").unlink()
+    continued = fedsim("run", "quick.toml", *words, "--resume")
+    said = "seed 0: goes on after round 4 with changed code; start anew"
+    assert said in continued.out + continued.err

@@ -202,12 +202,21 @@ def test_the_layout_of_a_run_knows_what_is_not_trained(make_parts):
 @pytest.mark.parametrize(
     ("table", "message"),
     [
-        ({"kind": "krum", "byzantine": 1}, "krum with byzantine=1 needs at least 5 clients in a round, found"),
-        ({"kind": "multi_krum", "byzantine": 0, "keep": 5}, "multi_krum with keep=5 .* lower strategy.keep or"),
+        (
+            {"kind": "krum", "byzantine": 1},
+            "krum with byzantine=1 needs at least 5 clients in a round, found",
+        ),
+        (
+            {"kind": "multi_krum", "byzantine": 0, "keep": 5},
+            "multi_krum with keep=5 .* lower strategy.keep or",
+        ),
         ({"kind": "trimmed_mean", "byzantine": 2}, "trimmed_mean with byzantine=2 needs at least 5 clients"),
         ({"kind": "rlr", "threshold": 5}, "rlr with threshold=5 .* lower strategy.threshold or raise"),
         ({"kind": "deepsight", "smallest_cluster": 4}, "deepsight with smallest_cluster=4 needs at least 5"),
-        ({"kind": "fedavg", "before": [{"kind": "nnm", "byzantine": 2}]}, "nnm .* byzantine of strategy.before"),
+        (
+            {"kind": "fedavg", "before": [{"kind": "nnm", "byzantine": 2}]},
+            "nnm .* byzantine of strategy.before",
+        ),
         ({"kind": "fedavgm", "rule": {"kind": "krum", "byzantine": 1}}, "krum with byzantine=1 needs"),
         ({"kind": "fedadam", "learning_rate": 1.0, "rule": {"kind": "krum", "byzantine": 1}}, "krum with"),
     ],

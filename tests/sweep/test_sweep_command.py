@@ -1,10 +1,12 @@
 """Whole sweeps on real data: what is played, kept, shared and told."""
 
 import json
+import sys
 
 import pytest
 
 from fedsim.errors import ConfigError, FedsimError
+from fedsim.run import code
 
 TWO = '[sweep]\n"client.optimizer.learning_rate" = [0.05, 0.2]\n'
 ATTACKED = """
@@ -95,6 +97,10 @@ def test_an_attack_s_clean_run_is_shared_and_played_once(write, play, folder, ca
     clean = sorted((folder / "out" / "clean").glob("*/seed-0"))
     assert len(clean) == 2  # one per defence
     assert not list((folder / "out" / "runs").glob("*/*/clean"))
+    assert {row["folder"] for row in rows(folder / "out") if row["axes"]["attack"] == "none"} == {
+        str(path.relative_to(folder / "out")) for path in clean
+    }
+    assert len(stamps(folder / "out")) == 2 * 3  # an honest cell is not played twice
     found = {(row["axes"]["attack"], row["axes"]["defence"]): row["metrics"] for row in rows(folder / "out")}
     for defence in ("mean", "median"):
         honest = found["none", defence]["test_accuracy.last"]
@@ -147,7 +153,9 @@ def test_a_clean_run_that_fails_fails_the_cells_that_need_it(write, play, folder
     assert told["loud", "mean"]["status"] == "completed"
     assert told["loud", "x"]["status"] == "failed"
     assert "clean run beside the attack failed" in told["loud", "x"]["reason"]
-    assert told["none", "x"]["status"] == "missing"
+    assert told["none", "x"]["status"] == "failed"  # it is that clean run
+    assert told["none", "x"]["reason"].startswith("Round 2: 4 of 4 clients failed to train")
+    assert told["soft", "x"]["status"] == "missing"
 
 
 def test_an_unmet_expectation_is_exit_code_3(write, play):
@@ -179,3 +187,50 @@ def test_folders_that_hold_something_else_are_refused(write, folder, play):
         play(write(TWO), out="empty", resume=True)
     with pytest.raises(ConfigError, match="--jobs: wanted at least 1"):
         play(write(TWO), jobs=0)
+
+
+def test_honest_cells_alone_are_ordinary_runs(write, play, folder):
+    honest = 'attack = { kind = "honest", malicious = 1 }\n[sweep]\nrounds = [1, 2]\n'
+    assert play(write(honest), "seeds=[0]") == 0
+    assert all(row["folder"].startswith("runs/") for row in rows(folder / "out"))
+
+
+def test_an_honest_cell_is_held_against_its_expectation(write, play, folder):
+    """Though it is the clean run beside the others, which expects nothing."""
+    table = ATTACKED + "[expect.test_accuracy]\nat_least = 0.999\n"
+    assert play(write(table), "seeds=[0]") == 3
+    found = {row["status"] for row in rows(folder / "out") if row["axes"]["attack"] == "none"}
+    assert found == {"expectation_failed"}
+
+
+def test_what_other_code_made_is_played_again_or_kept_on_request(write, play, folder, capsys):
+    sys.modules.pop("plugins_of_a_sweep", None)  # of another test's folder
+    file, plugin = write(ATTACKED), folder / "plugins_of_a_sweep.py"
+    assert play(file, "seeds=[0]") == 0
+    first, told = stamps(folder / "out"), rows(folder / "out")
+    plugin.write_text(plugin.read_text() + "\n# changed\n")
+    code._module_digest.cache_clear()
+    capsys.readouterr()
+    assert play(file, "seeds=[0]", any_code=True) == 0
+    assert "4 runs were made by other code and are kept, as asked." in capsys.readouterr().err
+    assert stamps(folder / "out") == first
+    assert play(file, "seeds=[0]", filters=["attack=loud"]) == 0
+    assert "2 runs were made by other code and are played again; --any-code" in capsys.readouterr().err
+    status = {row["axes"]["attack"]: row["status"] for row in rows(folder / "out")}
+    assert status == {"none": "completed", "loud": "completed", "soft": "missing"}
+    assert play(file, "seeds=[0]") == 0
+    assert "2 runs were made by other code" in capsys.readouterr().err
+    again = stamps(folder / "out")
+    assert {path for path in first if again[path] == first[path]} == set(
+        (folder / "out" / "clean").glob("*/*/rounds.jsonl")
+    )
+    assert [row["metrics"] for row in rows(folder / "out")] == [row["metrics"] for row in told]
+
+
+def test_a_change_of_ours_makes_all_runs_stale(write, play, folder, monkeypatch):
+    file = write(TWO)
+    assert play(file, "seeds=[0]") == 0
+    first = stamps(folder / "out")
+    monkeypatch.setattr("fedsim.run.code._AT_START", "of another version")
+    assert play(file, "seeds=[0]") == 0
+    assert not set(first.items()) & set(stamps(folder / "out").items())

@@ -9,6 +9,7 @@ from fedsim.sweep.plan import Task, tasks_of
 from fedsim.sweep.play import Ended
 from fedsim.sweep.progress import duration, remaining
 from fedsim.sweep.schedule import play_all
+from fedsim.sweep.shelf import Shelf
 
 
 def task(name, clean=None, is_clean=False):
@@ -80,14 +81,14 @@ def planned(path, out):
 
     sys.path.append(str(path.parent))
     cells = cells_of(read_sweep(path))
-    return tasks_of(path, out, cells, cells[0].experiment.seeds)
+    return tasks_of(path, Shelf.of(out, cells), cells, cells[0].experiment.seeds)
 
 
 def test_attacks_on_one_defence_share_a_clean_run_and_it_comes_first(write, tmp_path):
     tasks = planned(write(ATTACKED), tmp_path / "out")
     clean = [one for one in tasks if one.is_clean]
     assert len(clean) == 4  # two strategies, two seeds
-    assert len(tasks) == 2 * 3 * 2 + 4
+    assert len(tasks) == 2 * 2 * 2 + 4  # honest cells are the clean runs themselves
     for one in tasks:
         assert one.clean is None or tasks.index(one) > next(
             place for place, other in enumerate(tasks) if other.folder == one.clean
