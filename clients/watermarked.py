@@ -89,12 +89,14 @@ class Watermarked:
     def __post_init__(self) -> None:
         if not self.owners or len(set(self.owners)) != len(self.owners) or min(self.owners) < 0:
             raise ConfigError(f"owners must be different partitions, found {list(self.owners)}.")
-        if not self.strength > 0:
-            raise ConfigError(f"strength must be above 0, found {self.strength}.")
-        if self.margin < 0:
-            raise ConfigError(f"margin must be at least 0, found {self.margin}.")
-        if not self.pace > 0:
-            raise ConfigError(f"pace must be above 0, found {self.pace}.")
+        if not 0 < self.strength < math.inf:
+            raise ConfigError(f"strength must be above 0 and finite, found {self.strength}.")
+        if not 0 <= self.margin < math.inf:
+            raise ConfigError(f"margin must be at least 0 and finite, found {self.margin}.")
+        if not 0 < self.pace < math.inf:
+            raise ConfigError(f"pace must be above 0 and finite, found {self.pace}.")
+        if not 0 < self.share < 1:
+            raise ConfigError(f"share must be above 0 and below 1, found {self.share}.")
         if self.sets < 2:
             raise ConfigError(f"sets must be at least 2, found {self.sets}.")
 

@@ -7,6 +7,7 @@ Protection", ICML 2026; pressing it into a finished model is described in `fedsi
                  model = { kind = "sage" } }] }
 """
 
+import math
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -53,10 +54,10 @@ class Watermark:
     def __post_init__(self) -> None:
         if self.steps < 1:
             raise ConfigError(f"steps must be at least 1, found {self.steps}.")
-        if not self.strength > 0:
-            raise ConfigError(f"strength must be above 0, found {self.strength}.")
-        if self.margin < 0:
-            raise ConfigError(f"margin must be at least 0, found {self.margin}.")
+        if not 0 < self.strength < math.inf:
+            raise ConfigError(f"strength must be above 0 and finite, found {self.strength}.")
+        if not 0 <= self.margin < math.inf:
+            raise ConfigError(f"margin must be at least 0 and finite, found {self.margin}.")
 
     def refine(self, model: Vector, round: int, layout: Layout, server: Server) -> Vector:
         """[d] -> [d].

@@ -7,7 +7,7 @@ from typing import Any
 from torch import nn
 
 from fedsim import rng
-from fedsim.errors import ConfigError
+from fedsim.watermark.checks import check_count, check_seed
 from fedsim.watermark.embedding import Embedding, train
 from fedsim.watermark.false_claims import LEVELS, claims, fresh_keys, share_below
 from fedsim.watermark.forgery import Effort, Forgery, forgeries
@@ -50,8 +50,12 @@ class Audit:
     effort: Effort = Effort()  # noqa: RUF009 - frozen
 
     def __post_init__(self) -> None:
-        if self.models < 1 or self.keys < 1:
-            raise ConfigError(f"models and keys must be at least 1, found {self.models} and {self.keys}.")
+        check_seed(self.seed)
+        check_count("--models", self.models, 1)
+        check_count("--keys", self.keys, 1)
+        check_count("--sets", self.sets, 2)
+        if self.size is not None:
+            check_count("--size", self.size, 2)
 
     @property
     def nodes_per_set(self) -> int:

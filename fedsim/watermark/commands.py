@@ -15,6 +15,7 @@ from fedsim.run.threads import one_thread
 from fedsim.toml import apply_override, nearest
 from fedsim.watermark.answer_server import server
 from fedsim.watermark.audit import PARTS, Audit, audit_lines
+from fedsim.watermark.checks import check_count, check_file, check_seed
 from fedsim.watermark.embedding import Embedding, Mark, accuracy, train
 from fedsim.watermark.forgery import Effort
 from fedsim.watermark.forward import GraphModel
@@ -54,7 +55,11 @@ def embed(
     as_json: bool = False,
 ) -> Iterator[str]:
     """Train a model with the keys in it, or the control, and write it; lines that say how it went."""
+    check_seed(seed)
+    check_file("--out", out)
     found = [read_key(path) for path in keys]
+    if len(set(found)) < len(found):
+        raise ConfigError("The same key is given twice.")
     table, options = tables(overrides)
     graph = read_graph(data, mirror)
     model = build_model(table, graph.x.shape[1], graph.classes, seed)
@@ -62,6 +67,8 @@ def embed(
     with one_thread():
         tensors = train(model, graph, split, options, keys=found if marked else (), seed=seed)
     seconds = time.perf_counter() - started
+    if not all(bool(tensor.isfinite().all()) for tensor in tensors.values()):
+        raise ConfigError("Training diverged: lower embedding.optimizer.learning_rate or embedding.strength.")
     save_tensors(out, tensors, header(table, graph.x.shape[1], graph.classes))
     whole = GraphModel(model, graph.x, graph.edge_index)
     accuracies = {
@@ -102,6 +109,8 @@ def verify_suspect(
     level, key = Level(alpha=alpha, budget=budget), read_key(key_file)
     if null_sets < 0:
         raise ConfigError(f"--null-sets must be at least 0, found {null_sets}.")
+    if picture is not None:
+        check_file("--picture", picture)
     if commitment is not None:
         check_commitment(key, read_object(commitment, "a commitment"))
     graph = read_graph(data, mirror)
@@ -189,10 +198,15 @@ def serve(
     path: Path, overrides: Sequence[str], *, host: str, port: int, tell: Callable[[str], object]
 ) -> None:
     """Answer for a stored model until interrupted."""
+    check_count("--port", port, 0, 65535)
     _, metadata = read_tensors(path)
     features, classes = stored_spec(path, metadata)
     suspect = file_suspect(path, features, classes, raw_tables(overrides)["model"] or None)
-    with server(suspect.query, port, host) as answering:
+    try:
+        answering = server(suspect.query, port, host)
+    except OSError as error:
+        raise ConfigError(f"--host {host} --port {port}: cannot listen there: {error.strerror}.") from None
+    with answering:
         tell(f"http://{host}:{answering.server_address[1]}/ answers for {path}")
         answering.serve_forever()
 

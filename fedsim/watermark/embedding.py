@@ -1,5 +1,6 @@
 """Training a model on its task and on an owner's key at once."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
@@ -47,10 +48,10 @@ class Embedding:
     def __post_init__(self) -> None:
         if self.epochs < 1:
             raise ConfigError(f"epochs must be at least 1, found {self.epochs}.")
-        if not self.strength > 0:
-            raise ConfigError(f"strength must be above 0, found {self.strength}.")
-        if self.margin < 0:
-            raise ConfigError(f"margin must be at least 0, found {self.margin}.")
+        if not 0 < self.strength < math.inf:
+            raise ConfigError(f"strength must be above 0 and finite, found {self.strength}.")
+        if not 0 <= self.margin < math.inf:
+            raise ConfigError(f"margin must be at least 0 and finite, found {self.margin}.")
         if self.cure < 0:
             raise ConfigError(f"cure must be at least 0, found {self.cure}.")
 

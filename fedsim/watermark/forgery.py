@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 
 from fedsim import rng
+from fedsim.errors import ConfigError
+from fedsim.watermark.checks import check_count
 from fedsim.watermark.key import Key, make_key
 from fedsim.watermark.marks import sign_counts
 from fedsim.watermark.statistics import (
@@ -45,6 +47,12 @@ class Effort:
     width: int = 50
     swaps: int = 400
     secrets: int = 10_000
+
+    def __post_init__(self) -> None:
+        check_count("--candidates", self.candidates, 2)
+        check_count("width", self.width, 1)
+        check_count("--swaps", self.swaps, 0)
+        check_count("--secrets", self.secrets, 1)
 
 
 @dataclass(frozen=True)
@@ -153,6 +161,8 @@ def _best_random(forger: _Forger, sets: int, effort: Effort) -> Tensor:
         index = matching_index(forger.signs[drawn])
         if index > most and _disjoint(forger.nodes[drawn]):
             best, most = drawn, index
+    if most < 0:
+        raise _overlapping(forger, sets)
     return best
 
 
@@ -173,7 +183,17 @@ def _beam(forger: _Forger, sets: int, width: int, score: Score) -> Tensor:
                 beam.append(list(one))
             if len(beam) == width:
                 break
+    if not beam:
+        raise _overlapping(forger, sets)
     return torch.tensor(beam[0])
+
+
+def _overlapping(forger: _Forger, sets: int) -> ConfigError:
+    found, size = forger.nodes.shape
+    return ConfigError(
+        f"Among {found} candidates of {size} nodes the forger found no {sets} that share none: "
+        "raise --candidates and --secrets, or lower --size."
+    )
 
 
 def _swapped(forger: _Forger, sets: Tensor, score: Score, swaps: int) -> tuple[Tensor, Tensor]:

@@ -166,8 +166,8 @@ def check_key(key: Key) -> None:
     Raises:
         ConfigError: what is wrong with it.
     """
-    if not key.owner.strip():
-        raise ConfigError("owner must be a name, found an empty one.")
+    if not key.owner.strip() or not key.owner.isprintable():
+        raise ConfigError(f"owner must be a name on one line, found {key.owner!r}.")
     try:
         date.fromisoformat(key.date)
     except ValueError:

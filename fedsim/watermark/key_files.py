@@ -12,6 +12,7 @@ from fedsim.contracts import ClientInfo
 from fedsim.errors import ConfigError
 from fedsim.run.assembly import assemble
 from fedsim.run.atomic_files import save_json
+from fedsim.watermark.checks import check_count, check_file, check_seed
 from fedsim.watermark.key import SECRET_BYTES, key_text, make_key
 from fedsim.watermark.sources import read_graph, write_graph
 from fedsim.watermark.statistics import least_p
@@ -33,8 +34,13 @@ def keygen(
     mirror: str | None = None,
 ) -> Iterator[str]:
     """Write a key (readable by its owner alone) and its commitment; lines that say what they are."""
-    if sets < 2:
-        raise ConfigError(f"--sets must be at least 2, found {sets}.")
+    check_seed(seed)
+    check_count("--sets", sets, 2)
+    if size is not None:
+        check_count("--size", size, 2)
+    if not 0 < share < 1:
+        raise ConfigError(f"--share must be above 0 and below 1, found {share}.")
+    check_file("--out", out)
     public = out.with_name(f"{out.stem}.commitment.json")
     for path in (out, public):
         if path.exists():
@@ -46,7 +52,7 @@ def keygen(
         graph,
         drawn,
         owner=owner,
-        date=date or calendar.today().isoformat(),
+        date=calendar.today().isoformat() if date is None else date,
         secret=secrets.token_hex(SECRET_BYTES),  # the only draw that no seed may repeat
         seed=seed,
         marks=marks,
@@ -72,6 +78,8 @@ def export(file: Path, overrides: Sequence[str], out: Path, seed: int | None = N
     method: Any = parts.plugins.method
     if not hasattr(method, "key_of"):
         raise ConfigError(f"{file}: client.kind is no `watermarked`: its clients own no keys.")
+    if out.exists() and not out.is_dir():
+        raise ConfigError(f"--out {out}: is a file, wanted a folder.")
     out.mkdir(parents=True, exist_ok=True)
     for partition in method.owners:
         if partition >= len(parts.data.clients):
@@ -87,6 +95,5 @@ def export(file: Path, overrides: Sequence[str], out: Path, seed: int | None = N
 
 
 def _write_private(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
     path.touch(mode=0o600, exist_ok=False)
     path.write_text(text, encoding="utf-8")

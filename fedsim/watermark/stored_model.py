@@ -27,7 +27,13 @@ def build_model(table: Mapping[str, Any], features: int, classes: int, seed: int
         ConfigError: the table cannot be used.
     """
     builder = build("models", table, "model", rounds=1)
-    return SeededModel(builder, seed).build(DataSpec("nodes", (features,), classes))
+    try:
+        return SeededModel(builder, seed).build(DataSpec("nodes", (features,), classes))
+    except (RuntimeError, TypeError, OverflowError, MemoryError) as error:  # of absurd sizes
+        told = " ".join(str(error).split())[:100]
+        raise ConfigError(
+            f"model: cannot be built with {dict(table)}: {type(error).__name__}: {told}"
+        ) from None
 
 
 def header(table: Mapping[str, Any], features: int, classes: int) -> dict[str, str]:

@@ -101,8 +101,10 @@ def test_another_model_is_refused(owned: Any) -> None:
     ("changes", "message"),
     [
         ({"steps": 0}, "steps must be at least 1, found 0"),
-        ({"strength": 0.0}, "strength must be above 0, found 0.0"),
-        ({"margin": -1.0}, "margin must be at least 0, found -1.0"),
+        ({"strength": 0.0}, "strength must be above 0 and finite, found 0.0"),
+        ({"margin": -1.0}, "margin must be at least 0 and finite, found -1.0"),
+        ({"margin": float("nan")}, "margin must be at least 0 and finite, found nan"),
+        ({"strength": float("inf")}, "strength must be above 0 and finite, found inf"),
     ],
 )
 def test_values_out_of_range_are_refused(changes: dict[str, Any], message: str) -> None:

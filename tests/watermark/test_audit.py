@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from fedsim.errors import ConfigError
 from fedsim.watermark.embedding import train
 from fedsim.watermark.false_claims import LEVELS, claims, fresh_keys, share_below
 from fedsim.watermark.forgery import Effort, forgeries
@@ -72,6 +73,14 @@ def test_forgeries_pass_the_matching_index_and_fail_the_key(world):
         assert one.match.p > Level().threshold * 100, one.name
     assert by_name["key grinding"].match.p < 0.01  # so alpha alone would not do
     assert by_name["key grinding"].tries == 1000
+
+
+def test_a_forger_without_sets_that_share_no_node_is_told(world):
+    effort = Effort(candidates=3, width=2, swaps=0, secrets=5)
+    with pytest.raises(
+        ConfigError, match=r"Among 3 candidates of 90 nodes the forger found no 4 that share none"
+    ):
+        forgeries(world.graph, unmarked(world, 1, 1), sets=4, size=90, effort=effort)
 
 
 def test_the_hidden_cost_and_its_cure(world):

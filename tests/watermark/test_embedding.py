@@ -122,8 +122,10 @@ def test_descent_follows_torch(world):
     ("changes", "message"),
     [
         ({"epochs": 0}, "epochs must be at least 1, found 0"),
-        ({"strength": 0.0}, "strength must be above 0, found 0.0"),
-        ({"margin": -0.1}, "margin must be at least 0, found -0.1"),
+        ({"strength": 0.0}, "strength must be above 0 and finite, found 0.0"),
+        ({"margin": -0.1}, "margin must be at least 0 and finite, found -0.1"),
+        ({"margin": float("nan")}, "margin must be at least 0 and finite, found nan"),
+        ({"strength": float("inf")}, "strength must be above 0 and finite, found inf"),
         ({"cure": -1}, "cure must be at least 0, found -1"),
     ],
 )

@@ -184,6 +184,9 @@ def test_bad_input_is_one_line_and_exit_code_two(strange, suspect, options, mess
         (["--null-sets", -1], "--null-sets must be at least 0"),
         (["--set", "modell.kind=gcn"], "unknown table 'modell'; did you mean 'model'?"),
         (["--commitment", "none"], "cannot be read"),
+        (["--alpha", "nan"], "alpha must be above 0 and below 1, found nan"),
+        (["--picture", "no/such/folder/null.png"], "no/such/folder does not exist"),
+        (["--picture", "."], "is a folder, wanted a file"),
     ],
 )
 def test_bad_options_of_verify(folder, words, message):
@@ -201,6 +204,16 @@ def test_bad_options_of_verify(folder, words, message):
         (["--owner", " "], "owner must be a name"),
         (["--marks", 500], "marks must be between 2 and"),
         (["--data", "TUDataset/NONE"], "NONE"),
+        (["--sets", 10**20], "--sets must be at most 1000000"),
+        (["--size", -1], "--size must be at least 2"),
+        (["--size", 0], "--size must be at least 2"),
+        (["--share", 0], "--share must be above 0 and below 1, found 0.0"),
+        (["--share", "nan"], "--share must be above 0 and below 1, found nan"),
+        (["--seed", -1], "--seed must be at least 0"),
+        (["--date", ""], "date must be like 2026-01-31, found ''"),
+        (["--owner", "Ada\nEve"], "owner must be a name on one line"),
+        (["--out", "no/such/folder/key.json"], "no/such/folder does not exist"),
+        (["--out", "."], "is a folder, wanted a file"),
     ],
 )
 def test_bad_options_of_keygen(folder, tmp_path, words, message):
@@ -226,10 +239,50 @@ def test_bad_options_of_embed(folder, tmp_path):
         (["--set", "embedding.epoch=1"], "did you mean 'epochs'"),
         (["--set", "model.kind=none"], "no models plugin is called 'none'"),
         (["--set", "embedding=3"], "wanted keys of the table"),
+        (["--set", "embedding.strength=nan"], "strength must be above 0 and finite, found nan"),
+        (["--set", "model.hidden=99999999999999999999"], "model: cannot be built with"),
+        (["--seed", "-1"], "--seed must be at least 0"),
+        (["--out", "no/such/folder/m"], "no/such/folder does not exist"),
+        ([folder / "key.json"], "The same key is given twice"),
+        (["--set", "embedding.strength=1e300", "--set", "embedding.epochs=3"], "Training diverged"),
     ]:
         done = fedsim(*base, *words)
         assert done.exit_code == 2, done.output
         assert message in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--sets", -1], "--sets must be at least 2, found -1"),
+        (["--size", 0], "--size must be at least 2"),
+        (["--models", 0], "--models must be at least 1"),
+        (["--models", 10**20], "--models must be at most 1000000"),
+        (["--keys", -5], "--keys must be at least 1"),
+        (["--secrets", 0], "--secrets must be at least 1"),
+        (["--candidates", 0], "--candidates must be at least 2"),
+        (["--swaps", -1], "--swaps must be at least 0"),
+        (["--seed", -1], "--seed must be at least 0"),
+    ],
+)
+def test_bad_options_of_audit(folder, words, message):
+    done = fedsim("audit", "--data", folder / "data.safetensors", *SMALL, *words)
+    assert done.exit_code == 2, done.output
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--port", 70000], "--port must be at most 65535, found 70000"),
+        (["--host", "no such host"], "cannot listen there"),
+    ],
+)
+def test_bad_options_of_serve(folder, words, message):
+    done = fedsim("serve", folder / "marked.safetensors", *words)
+    assert done.exit_code == 2, done.output
+    assert message in done.stderr
 
 
 def test_serve_in_a_process_of_its_own(folder):
