@@ -43,6 +43,8 @@ from fedsim.watermark.suspect import Suspect  # noqa: E402
 from fedsim.watermark.verification import verify  # noqa: E402
 
 Cell = dict[str, Any]
+PARTS = ("embed", "attack")
+NARROWED = ("parts", "seeds", "models", "sets")  # what the command line may cut down
 
 
 class Bench:
@@ -169,8 +171,13 @@ class Bench:
             for kind in asked["models"]:
                 for sets in (0, *asked["sets"]):
                     what = {"part": "embed", "model": kind, "sets": sets, "seed": seed}
-                    yield what, lambda kind=kind, sets=sets, seed=seed: self.embedded(kind, sets, seed)
-                    if sets == asked["attacked"]["sets"] and kind in asked["attacked"]["models"]:
+                    if "embed" in asked["parts"]:
+                        yield what, lambda kind=kind, sets=sets, seed=seed: self.embedded(kind, sets, seed)
+                    if (
+                        "attack" in asked["parts"]
+                        and sets == asked["attacked"]["sets"]
+                        and kind in asked["attacked"]["models"]
+                    ):
                         yield from self.curve(kind, sets, seed)
 
     def curve(self, kind: str, sets: int, seed: int) -> Iterator[tuple[Cell, Callable[[], Cell]]]:
@@ -191,12 +198,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("settings", type=Path)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--seeds", type=int, nargs="+", help="in place of the settings'; printed as such")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS, help="of the table")
+    for name, kind in (("seeds", int), ("models", str), ("sets", int)):
+        parser.add_argument(f"--{name}", type=kind, nargs="+", help="in place of the settings'")
     given = parser.parse_args()
     torch.set_num_threads(1)
     settings = read_toml(given.settings)
-    if given.seeds:
-        settings["seeds"] = given.seeds
+    settings |= {name: value for name, value in vars(given).items() if name in NARROWED and value}
     given.out.mkdir(parents=True, exist_ok=True)
     path = given.out / "cells.jsonl"
     done = read_cells(path)
