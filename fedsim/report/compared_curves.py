@@ -71,24 +71,35 @@ def draw_compared(panels: Sequence[Panel], metric: str, path: Path, title: str) 
 
 def _draw_panel(axes: Axes, panel: Panel, metric: str, order: Sequence[str]) -> dict[str, Artist]:
     handles = dict(shade(axes, panel.window))
-    share = not lower_is_better(metric)
-    for label, runs in panel.lines.items():
+    found = {label: series(runs, metric) for label, runs in panel.lines.items()}
+    every = [values for _, values in found.values() if values.size]
+    lowest, highest = (min(v.min() for v in every), max(v.max() for v in every)) if every else (0.0, 1.0)
+    share = bool(not lower_is_better(metric) and lowest >= 0 and highest <= 1)
+    frame = (0.0, 1.0) if share else _padded(lowest, highest)
+    for label, (rounds, values) in found.items():
         number = order.index(label)
         colour, style = _COLOURS[number % len(_COLOURS)], _STYLES[number // len(_COLOURS) % len(_STYLES)]
-        rounds, values = series(runs, metric)
         if not len(rounds):
             continue
-        share = share and bool(values.min() >= 0 and values.max() <= 1)
         (handles[label],) = axes.plot(rounds, values.mean(axis=0), style, color=colour, lw=1.6)
         if len(values) > 1:
             half = np.array([interval(column.tolist())["half_width"] for column in values.T])
-            low, high = values.mean(axis=0) - half, values.mean(axis=0) + half
+            # Of two seeds an interval is 13 deviations wide: it is cut where the seeds themselves end.
+            low, high = (np.clip(values.mean(axis=0) + side * half, *frame) for side in (-1, 1))
             axes.fill_between(rounds, low, high, color=colour, alpha=0.13, lw=0)
     if panel.floor is not None and (floor := _floor(panel)) is not None:
         label = panel.floor.replace("_", " ")
         (handles[label],) = axes.plot(*floor, ":", color=GREY, lw=1.4)
+    if not share and every:
+        axes.set_ylim(*frame)
     style_axes(axes, panel.title, share=share)
     return handles
+
+
+def _padded(low: float, high: float) -> tuple[float, float]:
+    """A little more than the range, which may be a single value."""
+    margin = 0.05 * (high - low) or 0.05 * abs(high) or 0.05
+    return low - margin, high + margin
 
 
 def _floor(panel: Panel) -> tuple[np.ndarray, np.ndarray] | None:

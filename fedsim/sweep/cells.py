@@ -19,6 +19,7 @@ from fedsim.run.server_evaluation import ServerEvaluation, known_metrics
 from fedsim.sweep.axes import Axis, union
 from fedsim.sweep.file import Sweep
 from fedsim.sweep.merge import changed
+from fedsim.sweep.names import paths_of, refuse_unmeasurable
 from fedsim.toml import nearest
 
 
@@ -86,23 +87,40 @@ def check_cells(sweep: Sweep, cells: Sequence[Cell], seed: int) -> None:
     """Build every cell's parts as a run would, the data once for all cells that share it.
 
     Raises:
-        ConfigError: naming the first cell that a run would refuse.
+        ConfigError: naming the first cell that a run would refuse, or a metric of the report that none
+            measures.
     """
     known: dict[str, FederatedData] = {}
+    paths: dict[str, frozenset[str]] = {}
     for cell in cells:
         with _Named(sweep, cell.choices):
-            _check(cell.experiment, seed, known)
+            paths[cell.name] = _check(cell.experiment, seed, known)
+    try:
+        refuse_unmeasurable(sweep.report, paths)
+    except ConfigError as error:
+        raise ConfigError(f"{sweep.file}: {error}") from None
 
 
-def _check(experiment: Experiment, seed: int, known: dict[str, FederatedData]) -> None:
+def _check(experiment: Experiment, seed: int, known: dict[str, FederatedData]) -> frozenset[str]:
+    """What the cell's runs can bring, see `fedsim.sweep.names`."""
     plugins = build_plugins(experiment, seed)
     parts = Parts(experiment, seed, plugins, _data(experiment, seed, plugins, known))
     server = ServerEvaluation.of(parts, torch.device("cpu"))
-    refuse_unknown(experiment.expect, known_metrics(parts, server))
-    Adversary.of(parts)
+    metrics = known_metrics(parts, server)
+    refuse_unknown(experiment.expect, metrics)
+    adversary = Adversary.of(parts)
     honest = without_attack(experiment)
     if honest is not None:
         build_plugins(honest, seed)
+    after = experiment.rounds - adversary.threat.window[1] if adversary else 0
+    return paths_of(_with_examples(metrics, parts.data), after)
+
+
+def _with_examples(metrics: Sequence[str], data: FederatedData) -> list[str]:
+    """Without what no client has examples for."""
+    empty = [split for split in ("val", "test") if not any(len(getattr(one, split)) for one in data.clients)]
+    prefixes = tuple(f"client_{alike}{split}_" for alike in ("", "mean_") for split in empty)
+    return [name for name in metrics if not name.startswith(prefixes)]
 
 
 def _data(

@@ -16,7 +16,7 @@ from fedsim.sweep.cells import Cell, cells_of, check_cells, chosen
 from fedsim.sweep.collect import Row, renewed, rows_of, write_rows
 from fedsim.sweep.crew import Alone, Children, Crew
 from fedsim.sweep.file import Sweep, read_sweep
-from fedsim.sweep.output import markdown, write_state, write_tables
+from fedsim.sweep.output import markdown, unsettled, write_state, write_tables
 from fedsim.sweep.pictures import draw_heatmaps, draw_sweep_curves
 from fedsim.sweep.plan import Task, tasks_of
 from fedsim.sweep.progress import SweepProgress
@@ -50,7 +50,8 @@ def sweep(
         any_code: keep runs that other code made; else they are played again.
 
     Returns:
-        The exit code: 1 where a run failed, 3 where one missed its expectation, else 0.
+        The exit code: 1 where a run failed or nothing could be settled, 3 where one missed its expectation,
+        else 0.
 
     Raises:
         FedsimError: with exit code 2, for bad input, before anything was played.
@@ -73,7 +74,7 @@ def sweep(
         draw_heatmaps(folder, wanted, rows)
         draw_sweep_curves(folder, wanted, cells, rows)
         _show(wanted, folder, rows)
-    return _exit_code(rows)
+    return _exit_code(rows, unsettled(wanted, rows))
 
 
 def seed_list(text: str | None) -> tuple[int, ...] | None:
@@ -138,10 +139,10 @@ def _tell_of_other_code(shelf: Shelf, cells: Sequence[Cell], tasks: Sequence[Tas
             for seed in seeds
             if shelf.is_foreign(one := cell.with_seed(seed))
         }
-        line = f"{len(folders)} runs were made by other code and are kept, as asked"
+        line = f"runs made by other code: {len(folders)}, kept as asked"
     else:
         folders = {task.folder for task in tasks if task.anew}
-        line = f"{len(folders)} runs were made by other code and are played again; --any-code keeps them"
+        line = f"runs made by other code: {len(folders)}, played again; --any-code keeps them"
     if folders:
         Console(stderr=True, soft_wrap=True).print(f"fedsim: {line}.", highlight=False, markup=False)
 
@@ -181,9 +182,11 @@ def _show(wanted: Sweep, folder: Path, rows: Sequence[Row]) -> None:
             name = ", ".join(f"{axis}={label}" for axis, label in row.axes.items())
             line = f"fedsim: {name}, seed {row.seed}: {row.status}: {row.reason}"
             Console(stderr=True, soft_wrap=True).print(" ".join(line.split()), highlight=False, markup=False)
+    for line in unsettled(wanted, rows):
+        Console(stderr=True, soft_wrap=True).print(f"fedsim: {line}", highlight=False, markup=False)
     console.print(f"sweep directory {folder}", soft_wrap=True, highlight=False, markup=False)
 
 
-def _exit_code(rows: Sequence[Row]) -> int:
+def _exit_code(rows: Sequence[Row], unsettled: Sequence[str]) -> int:
     statuses = {row.status for row in rows}
-    return 1 if "failed" in statuses else 3 if "expectation_failed" in statuses else 0
+    return 1 if "failed" in statuses or unsettled else 3 if "expectation_failed" in statuses else 0

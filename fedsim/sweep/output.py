@@ -43,6 +43,16 @@ def shown(sweep: Sweep, rows: Sequence[Row]) -> tuple[list[Row], list[Choice]]:
     return settled(rows, sweep.report.tune, sweep.report.by)
 
 
+def unsettled(sweep: Sweep, rows: Sequence[Row]) -> list[str]:
+    """A line for each cell whose runs all ended without measuring what it should be settled by."""
+    lost = [one for one in shown(sweep, rows)[1] if one.chosen is None and one.complete]
+    return [
+        f"sweep.report.by: {sweep.report.by!r} was not measured{f' at {one.place}' if one.place else ''}, "
+        "so that nothing is settled there: choose another, or let evaluate.clients measure it."
+        for one in lost
+    ]
+
+
 def tables_of(sweep: Sweep, rows: Sequence[Row]) -> list[Pivot]:
     """The report's tables."""
     report, (kept, _) = sweep.report, shown(sweep, rows)
@@ -51,14 +61,15 @@ def tables_of(sweep: Sweep, rows: Sequence[Row]) -> list[Pivot]:
 
 def comparisons_of(sweep: Sweep, rows: Sequence[Row]) -> list[Comparison]:
     """The report's comparisons; none without a baseline."""
-    return comparisons(shown(sweep, rows)[0], sweep.baselines, metrics_of(sweep, rows))
+    kept, metrics = shown(sweep, rows)[0], metrics_of(sweep, rows)
+    return comparisons(kept, sweep.baselines, metrics, sweep.report.matched)
 
 
 def markdown(sweep: Sweep, rows: Sequence[Row]) -> str:
     """All tables, and a line on what is not in them."""
     parts = [pivot_markdown(pivot) for pivot in tables_of(sweep, rows)]
     if found := comparisons_of(sweep, rows):
-        parts.append(comparisons_markdown(found))
+        parts.append(comparisons_markdown(found, sweep.report.matched))
     if choices := shown(sweep, rows)[1]:
         parts.append(choices_markdown(choices, sweep.report.by))
     parts.append(_footnote(sweep, rows))

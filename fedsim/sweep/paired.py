@@ -10,6 +10,7 @@ from statistics import fmean
 
 from fedsim.run.summary import interval
 from fedsim.sweep.collect import Row
+from fedsim.sweep.matched import comparable
 from fedsim.sweep.pivot import groups, told
 
 
@@ -23,7 +24,8 @@ class Comparison:
         baseline: of the other.
         place: the labels on all other axes.
         pairs: seeds that both have.
-        difference: mean over pairs of value minus baseline.
+        unmatched: seeds that both have, but that are no pair; see `fedsim.sweep.matched`.
+        difference: mean over pairs of value minus baseline; None without a pair.
         half_width: of its 95 % interval by Student's t; None with one pair.
         t_test, wilcoxon: two-sided p-values; None with fewer than two pairs, and where all differences are
             equal up to rounding (t) or zero (Wilcoxon).
@@ -35,16 +37,20 @@ class Comparison:
     baseline: str
     place: str
     pairs: int
-    difference: float
+    difference: float | None
     half_width: float | None
     t_test: float | None
     wilcoxon: float | None
     t_test_holm: float | None = None
     wilcoxon_holm: float | None = None
+    unmatched: int = 0
 
 
 def comparisons(
-    rows: Sequence[Row], baselines: Sequence[tuple[str, str]], metrics: Sequence[str]
+    rows: Sequence[Row],
+    baselines: Sequence[tuple[str, str]],
+    metrics: Sequence[str],
+    within: float = float("inf"),
 ) -> list[Comparison]:
     """All of them, metric by metric; cells without a common seed are left out.
 
@@ -52,10 +58,11 @@ def comparisons(
         rows: of the whole sweep.
         baselines: axis and label of each.
         metrics: paths; p-values are corrected over all comparisons of one metric.
+        within: lifespans are compared where success at the stop differs by no more than this.
     """
     found = []
     for metric in metrics:
-        family = [one for baseline in baselines for one in _family(rows, *baseline, metric)]
+        family = [one for baseline in baselines for one in _family(rows, *baseline, metric, within)]
         t_tests = holm([one.t_test for one in family])
         wilcoxons = holm([one.wilcoxon for one in family])
         found += [
@@ -65,22 +72,25 @@ def comparisons(
     return found
 
 
-def _family(rows: Sequence[Row], axis: str, baseline: str, metric: str) -> list[Comparison]:
+def _family(rows: Sequence[Row], axis: str, baseline: str, metric: str, within: float) -> list[Comparison]:
     others = [name for name in rows[0].axes if name != axis] if rows else []
     found = []
     for labels, part in groups(rows, others).items():
-        by_label = {label: _values(cell, metric) for (label,), cell in groups(part, [axis]).items()}
+        by_label = {label: _having(cell, metric) for (label,), cell in groups(part, [axis]).items()}
         usual = by_label.get(baseline, {})
-        for label, values in by_label.items():
-            common = [seed for seed in usual if seed in values]
-            if label != baseline and common:
-                differences = [values[seed] - usual[seed] for seed in common]
-                found.append(_compared(metric, label, baseline, told(others, labels), differences))
+        for label, runs in by_label.items():
+            common = [(runs[seed], usual[seed]) for seed in usual if seed in runs]
+            if label == baseline or not common:
+                continue
+            pairs = [pair for pair in common if comparable(*pair, metric, within)]
+            differences = [one.metrics[metric] - other.metrics[metric] for one, other in pairs]
+            compared = _compared(metric, label, baseline, told(others, labels), differences)
+            found.append(replace(compared, unmatched=len(common) - len(pairs)))
     return found
 
 
-def _values(rows: Sequence[Row], metric: str) -> Mapping[int, float]:
-    return {row.seed: row.metrics[metric] for row in rows if row.ended and metric in row.metrics}
+def _having(rows: Sequence[Row], metric: str) -> Mapping[int, Row]:
+    return {row.seed: row for row in rows if row.ended and metric in row.metrics}
 
 
 def _compared(metric: str, label: str, baseline: str, place: str, differences: Sequence[float]) -> Comparison:
@@ -91,8 +101,8 @@ def _compared(metric: str, label: str, baseline: str, place: str, differences: S
         baseline,
         place,
         len(differences),
-        fmean(differences),
-        interval(differences)["half_width"],
+        fmean(differences) if differences else None,
+        interval(differences)["half_width"] if differences else None,
         t,
         wilcoxon,
     )

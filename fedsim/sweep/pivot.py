@@ -6,6 +6,7 @@ from typing import Any
 
 from fedsim.run.summary import interval
 from fedsim.sweep.collect import Row
+from fedsim.sweep.matched import not_implanted
 
 Labels = tuple[str, ...]
 
@@ -18,12 +19,14 @@ class Entry:
         values: by seed, of the runs that measured it.
         seeds: of the sweep.
         ended, failed: how many of its runs did; the others were not played.
+        not_implanted: how many of the ended are left out, see `fedsim.sweep.matched`.
     """
 
     values: Mapping[int, float]
     seeds: int
     ended: int
     failed: int
+    not_implanted: int = 0
 
     @property
     def statistic(self) -> dict[str, Any] | None:
@@ -33,7 +36,7 @@ class Entry:
     @property
     def empty(self) -> bool:
         """Did every run end, and none measure the metric?"""
-        return not self.values and self.ended == self.seeds
+        return not self.values and self.ended == self.seeds and not self.not_implanted
 
     @property
     def text(self) -> str:
@@ -42,13 +45,16 @@ class Entry:
         if found is None:
             if self.failed:
                 return "failed"
+            if self.not_implanted:
+                return "not implanted"
             return "-" if self.ended else "missing"
         half = found["half_width"]
         text = _number(found["mean"]) + ("" if half is None else f" ± {_number(half)}")
         if found["n"] == self.seeds:
             return text
         lost = f", {self.failed} failed" if self.failed else ""
-        return f"{text} ({found['n']} of {self.seeds}{lost})"
+        weak = f", {self.not_implanted} not implanted" if self.not_implanted else ""
+        return f"{text} ({found['n']} of {self.seeds}{lost}{weak})"
 
 
 def _number(value: float) -> str:
@@ -77,9 +83,15 @@ class Pivot:
 
 def entry(rows: Sequence[Row], metric: str) -> Entry:
     """One metric of the runs of one cell."""
-    values = {row.seed: row.metrics[metric] for row in rows if row.ended and metric in row.metrics}
-    ended = sum(row.ended for row in rows)
-    return Entry(values, len({row.seed for row in rows}), ended, sum(row.status == "failed" for row in rows))
+    having = [row for row in rows if row.ended and metric in row.metrics]
+    counted = [row for row in having if not not_implanted(row, metric)]
+    return Entry(
+        {row.seed: row.metrics[metric] for row in counted},
+        seeds=len({row.seed for row in rows}),
+        ended=sum(row.ended for row in rows),
+        failed=sum(row.status == "failed" for row in rows),
+        not_implanted=len(having) - len(counted),
+    )
 
 
 def groups(rows: Sequence[Row], axes: Sequence[str]) -> dict[Labels, list[Row]]:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, ValidationError
+from pydantic import BeforeValidator, Field, ValidationError
 
 from fedsim.config_tables import Section
 from fedsim.errors import ConfigError
@@ -36,6 +36,8 @@ class Report(Section):
             that are neither make further tables.
         metrics: flattened paths of result.json's `metrics`.
         compare: labels, or `axis=label`: the axis's other values are compared with this one, seed by seed.
+        matched: lifespans are compared over pairs of runs whose success at the stop differs by no more than
+            this (and is at least one half).
         tune: axes that are settled, not shown: a cell of the other axes keeps the value with the best mean of
             `by` over seeds.
         by: a metric on validation data.
@@ -47,6 +49,7 @@ class Report(Section):
     columns: Names | None = None
     metrics: Names = ()
     compare: Names = ()
+    matched: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.1
     tune: Names = ()
     by: str = "client_val_accuracy.best"
     curves: Names | None = None

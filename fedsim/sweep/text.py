@@ -6,6 +6,7 @@ from io import StringIO
 from typing import Any
 
 from fedsim.sweep.collect import Row
+from fedsim.sweep.matched import is_lifespan
 from fedsim.sweep.paired import Comparison
 from fedsim.sweep.pivot import Pivot, entry, groups
 from fedsim.sweep.tuning import Choice
@@ -40,27 +41,30 @@ def _escaped(text: str) -> str:
     return text.replace("|", "\\|").replace("\n", " ")
 
 
-def comparisons_markdown(found: Sequence[Comparison]) -> str:
-    """One line per comparison, a table per metric."""
+def comparisons_markdown(found: Sequence[Comparison], within: float) -> str:
+    """One line per comparison, a table per metric; `within` as in `fedsim.sweep.paired.comparisons`."""
     heading = ["value", "against", "where", "pairs", "difference", "p (t)", "Holm", "p (Wilcoxon)", "Holm"]
     parts = []
     for metric in dict.fromkeys(one.metric for one in found):
         chosen = [one for one in found if one.metric == metric]
         lines = [heading, *(_comparison(one) for one in chosen)]
         title = f"**{metric}, paired by seed; Holm over {len(chosen)}**\n\n"
+        if is_lifespan(metric):
+            title += f"Pairs with success at the stop of at least 0.5 each, at most {within:g} apart.\n\n"
         parts.append(title + table_markdown(lines))
     return "\n".join(parts)
 
 
 def _comparison(one: Comparison) -> list[str]:
     half = "" if one.half_width is None else f" ± {one.half_width:.4f}"
+    pairs = f"{one.pairs}" + (f" of {one.pairs + one.unmatched}" if one.unmatched else "")
     tests = (one.t_test, one.t_test_holm, one.wilcoxon, one.wilcoxon_holm)
     return [
         one.label,
         one.baseline,
         one.place,
-        str(one.pairs),
-        f"{one.difference:+.4f}{half}",
+        pairs,
+        "-" if one.difference is None else f"{one.difference:+.4f}{half}",
         *("-" if p is None else f"{p:.3g}" for p in tests),
     ]
 

@@ -212,14 +212,14 @@ def test_what_other_code_made_is_played_again_or_kept_on_request(write, play, fo
     code._module_digest.cache_clear()
     capsys.readouterr()
     assert play(file, "seeds=[0]", any_code=True) == 0
-    assert "4 runs were made by other code and are kept, as asked." in capsys.readouterr().err
+    assert "fedsim: runs made by other code: 4, kept as asked." in capsys.readouterr().err
     assert stamps(folder / "out") == first
     assert play(file, "seeds=[0]", filters=["attack=loud"]) == 0
-    assert "2 runs were made by other code and are played again; --any-code" in capsys.readouterr().err
+    assert "fedsim: runs made by other code: 2, played again; --any-code keeps them." in capsys.readouterr().err
     status = {row["axes"]["attack"]: row["status"] for row in rows(folder / "out")}
     assert status == {"none": "completed", "loud": "completed", "soft": "missing"}
     assert play(file, "seeds=[0]") == 0
-    assert "2 runs were made by other code" in capsys.readouterr().err
+    assert "runs made by other code: 2, played" in capsys.readouterr().err
     again = stamps(folder / "out")
     assert {path for path in first if again[path] == first[path]} == set(
         (folder / "out" / "clean").glob("*/*/rounds.jsonl")
@@ -234,3 +234,12 @@ def test_a_change_of_ours_makes_all_runs_stale(write, play, folder, monkeypatch)
     monkeypatch.setattr("fedsim.run.code._AT_START", "of another version")
     assert play(file, "seeds=[0]") == 0
     assert not set(first.items()) & set(stamps(folder / "out").items())
+
+
+def test_what_nothing_settles_is_exit_code_1(write, play, capsys):
+    """As where a metric is known by name, but no run has measured it."""
+    table = TWO + '[sweep.report]\ntune = "client.optimizer.learning_rate"\nby = "train_own.best"\n'
+    table = table.replace("[sweep]", '[sweep]\nstrategy = ["fedavg"]')
+    assert play(write(table), "seeds=[0]") == 1
+    err = capsys.readouterr().err
+    assert "fedsim: sweep.report.by: 'train_own.best' was not measured at strategy=fedavg, so that" in err

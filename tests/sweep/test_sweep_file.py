@@ -143,6 +143,24 @@ def test_cells_are_chosen_by_axis_and_label(write):
         ("[sweep]\nrounds = [1, -1]\n", "cell rounds=-1: rounds: found -1"),
         ("[sweep]\n'federation.clients_per_round' = [4, 5]\n", "at most federation.clients = 4"),
         ("[sweep]\n'engine.tier' = ['T0']\n", 'engine.tier: a sweep plays its cells in "T1" or "T2"'),
+        (
+            "[sweep]\nrounds = [1]\n[sweep.report]\nmetrics = ['test_acuracy.last']\n",
+            "sweep.report.metrics: 'test_acuracy.last' is not measured; did you mean 'test_accuracy.last'?",
+        ),
+        (
+            "[sweep]\nrounds = [1]\n[sweep.report]\nmetrics = 'attack_success.at_stop'\n",
+            "sweep.report.metrics: 'attack_success.at_stop' is not measured",
+        ),
+        (
+            "[sweep]\nrounds = [1]\n[sweep.report]\ncurve = 'test_los'\n",
+            "sweep.report.curve: 'test_los' is not measured; did you mean 'test_loss'?",
+        ),
+        (
+            "evaluate = { clients = 'none' }\n[sweep]\nrounds = [1]\nstrategy = ['median']\n"
+            "[sweep.report]\ntune = 'rounds'\n",
+            "sweep.report.by: cell rounds=1, strategy=median: 'client_val_accuracy.best' is not measured",
+        ),
+        ("[sweep]\nrounds = [1]\n[sweep.report]\nmatched = -1\n", "sweep.report.matched: found -1"),
         ("[expect]\naccurcy = { at_least = 1 }\n[sweep]\nrounds = [1]\n", "cell rounds=1: expect.accurcy"),
     ],
 )
@@ -158,3 +176,25 @@ def test_data_that_cannot_be_divided_is_refused_before_anything_runs(write):
     base = "rounds = 1\nmodel = 'logistic'\n"
     with pytest.raises(ConfigError, match=r"cell federation\.clients=5000: "):
         check_cells(*read(write(tables, base)), 0)
+
+
+def test_metrics_that_a_client_method_may_add_are_let_pass(write):
+    metrics = ["train_penalty.last", "client_diagnostic_curvature.best", "test_accuracy.validation_selected"]
+    check_cells(*read(write(f"[sweep]\nrounds = [1]\n[sweep.report]\nmetrics = {metrics}\n")), 0)
+
+
+def test_metrics_of_an_attack_are_known_where_one_cell_has_it(write):
+    metrics = ["attack_success.plus_25", "attack_lifespan.smoothed", "detector.f1", "defence_active"]
+    metrics += ["test_accuracy.change", "attack_success.above_floor"]
+    tables = f"""
+    [sweep.attack]
+    none = {{ kind = "honest", malicious = 1, window = [1, 2] }}
+    patch = {{ kind = "badnets", malicious = 1, window = [1, 2], patch = {{ height = 2, width = 2 }} }}
+    [sweep]
+    rounds = [27]
+    [sweep.report]
+    metrics = {metrics}
+    """
+    check_cells(*read(write(tables)), 0)
+    with pytest.raises(ConfigError, match=r"'attack_success.plus_25' is not measured; did you mean"):
+        check_cells(*read(write(tables.replace("[27]", "[26]"))), 0)

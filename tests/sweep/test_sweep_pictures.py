@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 import torch
+from matplotlib.figure import Figure
 
-from fedsim.report.compared_curves import Panel, draw_compared
+from fedsim.report.compared_curves import Panel, _draw_panel, draw_compared
 from fedsim.report.curves import draw_curves, rounds_under_attack
 from fedsim.report.heatmaps import _range, draw_heatmap
 from fedsim.report.triggers import draw_shares, draw_triggers, share_inside
@@ -91,3 +92,24 @@ def test_shares_against_rounds(tmp_path):
     path = tmp_path / "shares.png"
     draw_shares([("literal", [1, 2], [0.4, 0.5])], path, size=0.05, window=(1, 2))
     is_picture(path)
+
+
+@pytest.mark.parametrize(("metric", "values"), [("test_accuracy", (0.2, 0.6)), ("test_loss", (1.0, 3.0))])
+def test_the_band_of_two_seeds_stays_in_the_frame(metric, values):
+    """Student's factor for two seeds is 12.7, so that the interval is far wider than what was seen."""
+    runs = [[{"round": at, "metrics": {metric: value}} for at in (1, 2, 3)] for value in values]
+    axes = Figure().add_subplot()
+    _draw_panel(axes, Panel("", {"a": runs}, None), metric, ["a"])
+    low, high = axes.get_ylim()
+    (band,) = axes.collections
+    heights = band.get_paths()[0].vertices[:, 1]
+    assert low <= heights.min() < values[0]
+    assert values[1] < heights.max() <= high
+    assert high - low < 2.3 if metric == "test_loss" else (low, high) == (0, 1.02)
+
+
+def test_the_frame_of_one_constant_line_has_a_height():
+    runs = [[{"round": at, "metrics": {"test_loss": 0.0}} for at in (1, 2)]]
+    axes = Figure().add_subplot()
+    _draw_panel(axes, Panel("", {"a": runs}, None), "test_loss", ["a"])
+    assert axes.get_ylim() == (-0.05, 0.05)

@@ -11,7 +11,7 @@ from scipy.stats import ttest_rel, wilcoxon
 from fedsim.sweep.collect import flattened
 from fedsim.sweep.paired import comparisons, holm, paired_tests
 from fedsim.sweep.pivot import entry, pivots
-from fedsim.sweep.text import comparisons_csv, pivot_markdown, rows_csv, statistics_csv
+from fedsim.sweep.text import comparisons_csv, comparisons_markdown, pivot_markdown, rows_csv, statistics_csv
 
 
 def table(row):
@@ -192,3 +192,37 @@ def test_metrics_are_flattened_to_values():
             "attack_success.above_floor": 0.5,
         }
     )
+
+
+def lived(row, attack, *pairs):
+    """Runs of an attack, from (success at the stop, lifespan) of each seed."""
+    return [
+        row({"attack": attack}, seed, attack_success__at_stop=stop, attack_lifespan__rounds=rounds)
+        for seed, (stop, rounds) in enumerate(pairs)
+    ]
+
+
+def test_runs_that_implanted_nothing_are_in_no_mean_of_lifespans_and_are_told(row):
+    rows = lived(row, "a", (0.9, 10), (0.5, 20), (0.49, 0)) + lived(row, "b", (0.1, 0), (0.2, 0), (0.3, 0))
+    (pivot,) = pivots(rows, ["attack"], [], ["attack_lifespan.rounds", "attack_success.at_stop"])
+    found = pivot.entries["a", "attack_lifespan.rounds"]
+    assert (found.statistic["mean"], found.statistic["n"]) == (15, 2)
+    assert found.text.endswith("(2 of 3, 1 not implanted)")
+    assert pivot.entries["b", "attack_lifespan.rounds"].text == "not implanted"
+    assert pivot.entries["b", "attack_success.at_stop"].statistic["n"] == 3
+
+
+def test_lifespans_are_compared_at_matched_success_at_the_stop(row):
+    rows = lived(row, "a", (0.9, 10), (0.8, 20), (0.6, 5), (0.4, 0))
+    rows += lived(row, "b", (0.8, 14), (0.6, 40), (0.55, 7), (0.45, 0)) + lived(row, "c", *[(0.3, 0)] * 4)
+    metrics = ["attack_lifespan.rounds", "attack_success.at_stop"]
+    first, second, *rest = comparisons(rows, [("attack", "a")], metrics, 0.1)
+    assert (first.label, first.pairs, first.unmatched, first.difference) == ("b", 2, 2, 3)  # +4 and +2
+    assert (second.label, second.pairs, second.unmatched, second.difference) == ("c", 0, 4, None)
+    assert [(one.metric, one.pairs, one.unmatched) for one in rest] == [("attack_success.at_stop", 4, 0)] * 2
+    told = comparisons_markdown([first, second, *rest], 0.1)
+    assert "Pairs with success at the stop of at least 0.5 each, at most 0.1 apart." in told
+    assert "2 of 4" in told
+    assert "0 of 4" in told
+    wide = comparisons(rows, [("attack", "a")], metrics[:1], 0.3)
+    assert (wide[0].pairs, wide[0].difference) == (3, pytest.approx(26 / 3))  # and +20
