@@ -30,15 +30,15 @@ may not set the same key.
 
 Everything is checked before the first cell is played. A cell of one seed lives under the digest of what can
 touch its numbers, `runs/DIGEST/seed-N`, so a later sweep into the same folder plays only what is new. The
-clean run beside an attack is played once for all cells which share it, and an honest cell of the same members,
-participation and window is that clean run.
+clean run beside an attack is played once for all cells which share it, and an honest cell with the same
+members, participation and window is that clean run.
 
 What other code made is played again, unless `--any-code` keeps it: the sources of the four packages, but for
 what only shows results, and of plugins from elsewhere count (`fedsim.run.code`).
 
-A metric that no cell can measure is refused before the first cell is played. Lifespans are means over runs whose
-success at the stop is at least one half, and `compare` compares them over pairs whose success at the stop is
-at most `matched` (0.1) apart.
+A metric that no cell can measure is refused before the first cell is played. Lifespans are means over runs
+whose success at the stop is at least one half, and `compare` compares them over pairs whose success at the
+stop is at most `matched` (0.1) apart.
 
 Where methods need tuning, `tune` in the report settles axes: `tune = "client.optimizer.learning_rate"` keeps,
 for each cell of the other axes, the value with the best mean of `by` (`client_val_accuracy.best`) over seeds.
