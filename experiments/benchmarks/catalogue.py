@@ -38,5 +38,10 @@ def by_parameters(quick: bool) -> list[Variant]:
 def _short(variant: Variant, *, flower: bool) -> Variant:
     peers = tuple(peer for peer in variant.peers if flower or peer != "flower")
     return replace(
-        variant, tiers=("T1", "T2"), peers=peers, rounds=SERIES_ROUNDS, repetitions=SERIES_REPETITIONS
+        variant,
+        tiers=("T1", "T2"),
+        ray=(),
+        peers=peers,
+        rounds=SERIES_ROUNDS,
+        repetitions=SERIES_REPETITIONS,
     )

@@ -6,20 +6,26 @@ from system import Contender
 from workload import Variant
 
 PFL_THREADS = (1, 2)
+PLACES = ("in-process:1", "in-process:2", "ray:2")
 
 
 def contenders(
-    variant: Variant, peers: Sequence[str], places: Sequence[str], pythons: Mapping[str, str | None]
+    variant: Variant, peers: Sequence[str], places: Sequence[str] | None, pythons: Mapping[str, str | None]
 ) -> list[Contender]:
     """Ours first, then the peers that can play the variant.
 
     Args:
         variant: what is played.
         peers: asked for.
-        places: `backend:workers` for ours.
+        places: `backend:workers` for ours; None: those that tell something about the variant.
         pythons: interpreters by peer, for those in environments of their own.
     """
-    found = [ours(tier, place) for tier in variant.tiers for place in places if _worth(tier, place, variant)]
+    found = [
+        ours(tier, place)
+        for tier in variant.tiers
+        for place in places or PLACES
+        if _worth(tier, place, variant, chosen=places is not None)
+    ]
     for peer in peers:
         if peer in variant.peers:
             found += _peer(peer, pythons)
@@ -33,9 +39,11 @@ def ours(tier: str, place: str) -> Contender:
     return Contender(f"{tier} {backend} {workers or 1}", tier, "ours", engine=engine)
 
 
-def _worth(tier: str, place: str, variant: Variant) -> bool:
+def _worth(tier: str, place: str, variant: Variant, *, chosen: bool) -> bool:
     """T2 of the convolutional network is timed in one place only: it is for the rule of `auto`, and slow."""
-    return not (tier == "T2" and variant.name == "W2" and place != "in-process:1")
+    if tier == "T2" and variant.name == "W2":
+        return place == "in-process:1"
+    return chosen or tier in variant.ray or not place.startswith("ray")
 
 
 def _peer(peer: str, pythons: Mapping[str, str | None]) -> list[Contender]:

@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from profiled import lines
+
 
 def written(report: Mapping[str, Any], command: str) -> str:
     """The whole page.
@@ -43,6 +45,8 @@ def written(report: Mapping[str, Any], command: str) -> str:
             for one in report["limits"]
         )
         parts += ["## Limits", _table(("workload", "system", "what", "found", "at most", ""), limits)]
+    if report["profiles"]:
+        parts += ["## What is left", *(f"- {line}" for line in lines(report["profiles"]))]
     return "\n\n".join(parts) + "\n"
 
 

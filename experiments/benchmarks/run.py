@@ -11,6 +11,7 @@ import os
 import platform
 import signal
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,18 +19,19 @@ from typing import Any
 import torch
 import verdict
 from catalogue import TOGETHER, WORKLOADS, by_clients, by_parameters
-from contenders import contenders
+from contenders import PLACES, contenders
+from expected import minutes
 from page import written
 from picture import draw
+from profiled import missed, profiles
 from rich.console import Console
 from session import Played, play
+from system import PATIENCE
 from workload import Variant
 
 from fedsim.run.provenance import versions
 
 PEERS = ("flower", "pfl", "fedjax", "loop")
-PLACES = "in-process:1,in-process:2,ray:2"
-SERIES_PLACES = "in-process:1,in-process:2"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -38,24 +40,43 @@ def main(arguments: Sequence[str] | None = None) -> int:
     console, errors = Console(width=110), Console(stderr=True)
     torch.set_num_threads(1)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the systems are ended too
-    played = Played([], {})
-    for group in _groups(asked):
-        found = play([(one, _contenders(one, asked)) for one in group], errors.print)
+    begun, played = time.monotonic(), Played([], {})
+    groups = [[(one, _contenders(one, asked)) for one in group] for group in _groups(asked)]
+    if not asked.quick:
+        errors.print(f"about {minutes(groups):.0f} minutes on two idle cores, without profiles")
+    for group in groups:
+        found = play(group, errors.print, asked.patience)
         played = Played(played.rows + found.rows, played.times | found.times)
-    report = {
+        report = _report(asked, played, (time.monotonic() - begun) / 60)
+        _write(asked, report)  # what was found so far outlives an interrupted command
+    wanted = missed(report["ratios"], every=asked.profile) if groups else []
+    if wanted:
+        errors.print(f"profiles: {', '.join(map(' '.join, wanted))}")
+        variants = {one.name: one for group in groups for one, _ in group}
+        report |= {"profiles": profiles(wanted, variants, played.rows)}
+        _write(asked, report)
+    verdict.show(report, console)
+    return int(any(_bad(row) for row in played.rows))
+
+
+def _report(asked: argparse.Namespace, played: Played, taken: float) -> dict[str, Any]:
+    return {
         "machine": machine(),
         "quick": asked.quick,
+        "minutes": round(taken, 1),
         "rows": played.rows,
         "ratios": verdict.ratios(played.times, judged=not asked.quick),
         "limits": [] if asked.quick else verdict.limits(played.rows),
+        "profiles": [],
     }
+
+
+def _write(asked: argparse.Namespace, report: dict[str, Any]) -> None:
     asked.out.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
     if asked.picture:
-        draw(played.rows, asked.picture)
+        draw(report["rows"], asked.picture)
     if asked.markdown:
         asked.markdown.write_text(written(report, _command(asked)), encoding="utf-8")
-    verdict.show(report, console)
-    return int(any(_bad(row) for row in played.rows))
 
 
 def machine() -> dict[str, Any]:
@@ -82,10 +103,9 @@ def _groups(asked: argparse.Namespace) -> list[list[Variant]]:
 
 
 def _contenders(variant: Variant, asked: argparse.Namespace) -> list[Any]:
-    varied = not variant.name.startswith("W")
-    places = asked.places or (SERIES_PLACES if varied else PLACES)
+    places = asked.places.split(",") if asked.places else None
     pythons = {"pfl": asked.pfl_python, "fedjax": asked.fedjax_python}
-    return contenders(variant, asked.peers, places.split(","), pythons)
+    return contenders(variant, asked.peers, places, pythons)
 
 
 def _command(asked: argparse.Namespace) -> str:
@@ -117,10 +137,14 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--peers", type=_peers, default=["loop"], help="of flower, pfl, fedjax, loop")
     parser.add_argument("--pfl-python", help="interpreter of an environment with pfl")
     parser.add_argument("--fedjax-python", help="interpreter of an environment with fedjax")
-    parser.add_argument("--places", help=f"backend:workers of ours; default {PLACES}")
+    parser.add_argument(
+        "--places", help=f"backend:workers of ours; default {','.join(PLACES)}, Ray where it tells something"
+    )
     parser.add_argument("--out", type=Path, default=Path("benchmark.json"), help="the report")
     parser.add_argument("--markdown", type=Path, help="the report as a page")
     parser.add_argument("--picture", type=Path, help="draw times against clients and parameters")
+    parser.add_argument("--profile", action="store_true", help="of every ratio, not only of those missed")
+    parser.add_argument("--patience", type=float, default=PATIENCE, help="seconds for one answer of a system")
     parser.add_argument("--quick", action="store_true", help="toy sizes: does everything start?")
     return parser
 

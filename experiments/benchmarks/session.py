@@ -11,7 +11,7 @@ import numpy as np
 from goals import AGREEMENT, FINAL_AGREEMENT
 from plan import write_plan
 from spread import of_rounds
-from system import Contender, MissingSystem, System
+from system import PATIENCE, Contender, MissingSystem, System
 from workload import Variant
 
 Times = dict[tuple[str, str], list[list[float]]]  # (variant, label) -> repetitions -> ms of each round
@@ -36,7 +36,11 @@ class _Seat:
     contender: Contender
 
 
-def play(chosen: Sequence[tuple[Variant, Sequence[Contender]]], say: Callable[[str], None]) -> Played:
+def play(
+    chosen: Sequence[tuple[Variant, Sequence[Contender]]],
+    say: Callable[[str], None],
+    patience: float = PATIENCE,
+) -> Played:
     """All systems of some variants, interleaved; a system that is missing becomes a row that says why."""
     seats = [_Seat(variant, one) for variant, contenders in chosen for one in contenders]
     with tempfile.TemporaryDirectory(prefix="fedsim-benchmark-") as folder, ExitStack() as stack:
@@ -49,7 +53,7 @@ def play(chosen: Sequence[tuple[Variant, Sequence[Contender]]], say: Callable[[s
             say(f"{seat.variant.name}: starting {seat.contender.label}")
             plan, own = plans[seat.variant.name], work / f"system-{number}"
             try:
-                running[number] = System(seat.contender, seat.variant, plan, own)
+                running[number] = System(seat.contender, seat.variant, plan, own, patience)
                 stack.callback(running[number].close)
             except MissingSystem as error:
                 missing[number] = str(error)
@@ -78,7 +82,7 @@ def _repeat(
                 running[number].rounds(variant.rounds)
             except MissingSystem as error:
                 missing[number] = str(error)
-                running.pop(number).close()
+                running.pop(number).kill()
         early = early or _models(running, missing)
     return early
 
@@ -90,7 +94,7 @@ def _models(running: dict[int, System], missing: dict[int, str]) -> dict[int, An
             found[number] = running[number].model()
         except MissingSystem as error:
             missing[number] = str(error)
-            running.pop(number).close()
+            running.pop(number).kill()
     return found
 
 

@@ -19,8 +19,8 @@ from memory import peak_mb
 from workload import Variant
 
 HERE = Path(__file__).resolve().parent
-PATIENCE = 900  # seconds for one answer
-GRACE = 30  # seconds to end by itself
+PATIENCE = 180.0  # seconds for one answer
+GRACE = 30.0  # seconds to end by itself
 
 
 class MissingSystem(Exception):
@@ -51,8 +51,17 @@ class Contender:
 class System:
     """A running contender."""
 
-    def __init__(self, contender: Contender, variant: Variant, plan: Path, work: Path) -> None:
+    def __init__(
+        self, contender: Contender, variant: Variant, plan: Path, work: Path, patience: float = PATIENCE
+    ) -> None:
         """Start it and play its first round.
+
+        Args:
+            contender: who.
+            variant: of the plan.
+            plan: its folder.
+            work: a folder of the system's own, made here.
+            patience: seconds for one answer.
 
         Raises:
             MissingSystem: no interpreter was given, or it did not come so far.
@@ -60,6 +69,7 @@ class System:
         if contender.python is None:
             raise MissingSystem(f"no interpreter given: --{contender.module.split('_')[0]}-python PATH")
         self.contender, self.times, self.peak = contender, [], 0.0
+        self._patience = patience
         work.mkdir(parents=True)
         self._log, self._model = work / "log.txt", work / "model.npy"
         begun = time.perf_counter()
@@ -69,7 +79,7 @@ class System:
         try:
             self.first_round = self._answer()["ms"][0]
         except MissingSystem:
-            self.close()
+            self.kill()
             raise
         self.startup = time.perf_counter() - begun
 
@@ -95,8 +105,14 @@ class System:
         try:
             self._process.wait(GRACE)
         except subprocess.TimeoutExpired:
+            self.kill()
+
+    def kill(self) -> None:
+        """End it and what it started, at once."""
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
+        self._process.wait()
+        self.dismiss()
 
     def _ask(self, words: Mapping[str, Any]) -> dict[str, Any]:
         if self._process.stdin is None:
@@ -110,12 +126,15 @@ class System:
 
     def _answer(self) -> dict[str, Any]:
         try:
-            line = self._answers.get(timeout=PATIENCE)
+            line = self._answers.get(timeout=self._patience)
         except Empty:
-            raise MissingSystem(f"no answer in {PATIENCE} s") from None
+            raise MissingSystem(f"no answer in {self._patience:g} s") from None
         if not line:
             raise MissingSystem(self._last_words())
-        return dict(json.loads(line))
+        try:
+            return dict(json.loads(line))
+        except ValueError:
+            raise MissingSystem(f"it answered {line.strip()[:80]!r}") from None
 
     def _listen(self) -> None:
         for line in self._process.stdout or ():
@@ -135,18 +154,12 @@ def _start(
         asked = {"engine": dict(contender.engine), "variant": asdict(variant), "out": str(work / "run")}
         words = (json.dumps(asked),)
     command = [str(contender.python), "-m", f"peers.{contender.module}", str(plan), *words]
-    environment = os.environ | {
-        "PYTHONPATH": str(HERE),
-        "FLWR_TELEMETRY_ENABLED": "0",
-        "RAY_USAGE_STATS_ENABLED": "0",
-        "OMP_NUM_THREADS": _threads(contender.words),
-    }
     try:
         with log.open("w") as errors:
             return subprocess.Popen(
                 command,
                 cwd=work,
-                env=environment,
+                env=environment_of(_threads(contender.words)),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
@@ -155,6 +168,16 @@ def _start(
             )
     except OSError as error:
         raise MissingSystem(f"{contender.label}: {error.strerror}") from error
+
+
+def environment_of(threads: str) -> dict[str, str]:
+    """Of a system's process: this folder's modules, so many threads, and no telemetry."""
+    return os.environ | {
+        "PYTHONPATH": str(HERE),
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "OMP_NUM_THREADS": threads,
+    }
 
 
 def _threads(words: Sequence[str]) -> str:

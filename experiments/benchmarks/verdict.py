@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from goals import GOALS, LIMITS
+from profiled import lines
 from rich.console import Console
 from rich.table import Table
 from session import Times
@@ -90,6 +91,8 @@ def show(report: Mapping[str, Any], console: Console) -> None:
             f"{limit['workload']} {limit['label']}: {limit['what']} {limit['value']:.3g}, "
             f"at most {limit['limit']:g}: {word}"
         )
+    for line in lines(report["profiles"]):
+        console.print(line)
 
 
 def _rows(rows: Sequence[Mapping[str, Any]]) -> Table:

@@ -18,6 +18,7 @@ class Variant:
         peers: that can play it.
         rounds: timed in one repetition.
         repetitions: every system is timed once in each.
+        ray: of the tiers, those timed on Ray too.
         shown: what of it is varied, in a picture.
     """
 
@@ -27,6 +28,7 @@ class Variant:
     peers: tuple[str, ...]
     rounds: int
     repetitions: int
+    ray: tuple[str, ...] = ()
     shown: Mapping[str, int] = field(default_factory=dict)
 
     @property

@@ -3,9 +3,10 @@
 import json
 import os
 import sys
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from peers.conductor import Conductor
 from plan import SEED, experiment_of
@@ -20,9 +21,19 @@ from fedsim.run.threads import one_thread
 from fedsim.run.transports import engine_federation, engine_options
 
 
-def main(folder: Path, asked: dict[str, Any]) -> None:
+class Rounds(Protocol):
+    """Who says when a round is due: `peers.conductor.Conductor`, or a profiler in its place."""
+
+    vector: Callable[[], Any]
+
+    def wants_round(self) -> bool: ...
+
+    def round_done(self) -> None: ...
+
+
+def main(folder: Path, asked: dict[str, Any], conductor: Rounds) -> None:
     """Tiers T1 and T2 play through the engine; T0 plays Flower's own app on our grid."""
-    conductor, engine = Conductor(), asked["engine"]
+    engine = asked["engine"]
     variant = Variant(**asked["variant"])
     with one_thread():
         if engine["tier"] == "T0":
@@ -31,7 +42,7 @@ def main(folder: Path, asked: dict[str, Any]) -> None:
             _rounds(assemble(experiment_of(variant, engine), SEED), Path(asked["out"]), conductor)
 
 
-def _rounds(parts: Parts, out: Path, conductor: Conductor) -> None:
+def _rounds(parts: Parts, out: Path, conductor: Rounds) -> None:
     directory = RunDirectory(out)
     os.close(directory.claim())
     directory.create()
@@ -47,8 +58,9 @@ def _rounds(parts: Parts, out: Path, conductor: Conductor) -> None:
                 raise SystemExit(f"Clients left their tier: {record['detours']}")
 
 
-def _messages(folder: Path, engine: dict[str, Any], variant: Variant, conductor: Conductor) -> None:
-    from peers.flower_app import FOLDER, Rounds
+def _messages(folder: Path, engine: dict[str, Any], variant: Variant, conductor: Rounds) -> None:
+    from peers.flower_app import FOLDER
+    from peers.flower_app import Rounds as FlowerRounds
     from peers.planned import Planned
 
     from fedsim.flower.client_handler import ClientAppSetup
@@ -66,7 +78,7 @@ def _messages(folder: Path, engine: dict[str, Any], variant: Variant, conductor:
         run_config={},
     )
     with open_grid(options, setup) as grid:
-        rounds = Rounds(plan)
+        rounds = FlowerRounds(plan)
         conductor.vector = rounds.vector
         while conductor.wants_round():
             rounds.play(grid)
@@ -74,4 +86,4 @@ def _messages(folder: Path, engine: dict[str, Any], variant: Variant, conductor:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), json.loads(sys.argv[2]))
+    main(Path(sys.argv[1]), json.loads(sys.argv[2]), Conductor())

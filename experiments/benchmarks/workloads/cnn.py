@@ -18,6 +18,7 @@ def variants(quick: bool) -> list[Variant]:
             tiers=("T0", "T1", "T2"),
             peers=("flower", "pfl", "fedjax", "loop"),
             rounds=1,
-            repetitions=2 if quick else 5,
+            repetitions=2 if quick else 4,
+            ray=("T1",),
         )
     ]

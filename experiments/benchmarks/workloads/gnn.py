@@ -19,8 +19,9 @@ def variants(quick: bool) -> list[Variant]:
             ),
             tiers=("T1", "T2"),
             peers=("flower", "loop"),
-            rounds=1 if quick else 5,
-            repetitions=2 if quick else 7 if clients == 10 else 5,
+            rounds=1 if quick else 5 if clients == 10 else 3,
+            repetitions=2 if quick else 5,
+            ray=("T2",),
         )
         for clients in counts
         for kind, options in kinds.items()

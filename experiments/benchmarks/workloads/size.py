@@ -20,7 +20,8 @@ def variant(name: str, parameters: int, quick: bool) -> Variant:
         tables(data, {"kind": "mlp", "hidden": hidden}, clients, clients, SAMPLES),
         tiers=("T0", "T1", "T2"),
         peers=("flower", "pfl", "fedjax", "loop"),
-        rounds=1 if quick else 2,
+        rounds=1,
         repetitions=2 if quick else 5,
+        ray=("T1",),
         shown={"parameters": parameters},
     )
