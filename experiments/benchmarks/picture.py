@@ -13,11 +13,13 @@ def draw(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
     """Two panels, both axes logarithmic; the best place of each tier."""
     figure = Figure(figsize=(11, 4.5), layout="constrained")
     for axes, (key, words) in zip(figure.subplots(1, 2), AXES.items(), strict=True):
-        for name, points in series(rows, key).items():
+        lines = series(rows, key)
+        for name, points in lines.items():
             axes.plot(*zip(*points, strict=True), marker="o", label=name)
         axes.set(xscale="log", yscale="log", xlabel=words, ylabel="milliseconds a round")
         axes.grid(visible=True, which="both", alpha=0.25)
-        axes.legend()
+        if lines:
+            axes.legend()
     figure.savefig(path, dpi=130)
 
 
