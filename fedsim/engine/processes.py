@@ -8,9 +8,10 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 
 import torch
-from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+from threadpoolctl import ThreadpoolController, threadpool_limits  # type: ignore[import-untyped]
 
 # Set before numerical libraries are loaded. CUBLAS_WORKSPACE_CONFIG is what torch asks for in order to
 # make cuBLAS deterministic.
@@ -47,7 +48,7 @@ def working_driver(device: torch.device) -> Iterator[None]:
         torch.is_deterministic_algorithms_warn_only_enabled(),
         torch.backends.cudnn.benchmark,
     )
-    with threadpool_limits(1):
+    with _libraries(len(sys.modules)).limit(limits=1):
         torch.set_num_threads(1)
         if device.type == "cuda":
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ENVIRONMENT["CUBLAS_WORKSPACE_CONFIG"])
@@ -60,6 +61,16 @@ def working_driver(device: torch.device) -> Iterator[None]:
                 torch.backends.cudnn.benchmark = benchmark
                 torch.use_deterministic_algorithms(strict, warn_only=warn_only)
     torch.set_num_threads(threads)
+
+
+@lru_cache(maxsize=1)
+def _libraries(modules: int) -> ThreadpoolController:
+    """The libraries with threads of their own; to find them costs a millisecond.
+
+    Args:
+        modules: that Python has imported; with more of them there may be more libraries.
+    """
+    return ThreadpoolController()
 
 
 def end_with_parent(parent: int) -> None:

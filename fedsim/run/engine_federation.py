@@ -30,7 +30,7 @@ def default_chunk(clients: int, work: float) -> int:
 
 @dataclass(frozen=True)
 class Timed:
-    """A result, who made it, and the seconds of its whole task (told once per task, else 0)."""
+    """The first result of a task, who made it, and the seconds of the whole task."""
 
     result: Any
     worker: int
@@ -50,17 +50,16 @@ class TimedSetup:
 
 @dataclass(frozen=True)
 class TimedHandler:
-    """Wraps each result of a handler in `Timed`."""
+    """Wraps the first result of each task in `Timed`."""
 
     handler: Handler
     worker: int
 
-    def run(self, broadcast: Any, task: Task) -> Sequence[Timed]:
+    def run(self, broadcast: Any, task: Task) -> Sequence[Any]:
         """What the handler makes of the task."""
         begun = time.perf_counter()
-        results = self.handler.run(broadcast, task)
-        seconds = time.perf_counter() - begun
-        return [Timed(result, self.worker, 0.0 if place else seconds) for place, result in enumerate(results)]
+        first, *others = self.handler.run(broadcast, task)
+        return [Timed(first, self.worker, time.perf_counter() - begun), *others]
 
 
 class EngineFederation:
@@ -103,15 +102,14 @@ class EngineFederation:
             for partition, result in results.items()
             if isinstance(result, LocalUpdate)
         }
-        return [
-            replace(result, private={}) if isinstance(result, LocalUpdate) else result
-            for result in (results[partition] for partition in partitions)
-        ]
+        return [_without_private(results[partition]) for partition in partitions]
 
     def commit(self, partitions: Sequence[int]) -> None:
         """Keep what these clients returned in the last `train`; drop the others'."""
         for partition in partitions:
-            self._store.put(partition, self._pending[partition])
+            left = self._pending[partition]
+            if left or self._store.get(partition) != {}:  # an empty mapping says that the client has begun
+                self._store.put(partition, left)
         self._pending = {}
 
     def evaluate(self, order: EvaluateOrder, partitions: Sequence[int]) -> list[LocalEvaluation | Failure]:
@@ -170,3 +168,9 @@ class EngineFederation:
             )
             for group in groups
         ]
+
+
+def _without_private(result: LocalUpdate | Failure) -> LocalUpdate | Failure:
+    if isinstance(result, LocalUpdate) and result.private:
+        return replace(result, private={})
+    return result

@@ -1,11 +1,12 @@
 """What came back from a round's clients: which updates are used, which are refused, and when to give up."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
-from fedsim.contracts import Cohort, Failure, LocalEvaluation, LocalUpdate, Tensors
+from fedsim.contracts import Cohort, Failure, LocalEvaluation, LocalUpdate, Matrix, Tensors, Vector
 from fedsim.errors import RoundError
 from fedsim.params import Layout
 
@@ -30,10 +31,11 @@ def sort_replies(replies: Sequence[LocalUpdate | Failure], layout: Layout, round
     """Refuse updates that are not finite, are misshapen, or stand for no examples."""
     accepted: list[LocalUpdate] = []
     failures: list[Failure] = []
+    fine = _all_finite([reply.update for reply in replies if isinstance(reply, LocalUpdate)])
     for reply in replies:
         if isinstance(reply, Failure):
             failures.append(reply)
-        elif fault := _fault(reply, layout):
+        elif fault := _fault(reply, layout, finite=fine):
             failures.append(Failure(round, reply.partition, None, "refused", fault))
         else:
             accepted.append(reply)
@@ -41,13 +43,35 @@ def sort_replies(replies: Sequence[LocalUpdate | Failure], layout: Layout, round
     return Sorted(tuple(accepted), tuple(failures))
 
 
-def _fault(reply: LocalUpdate, layout: Layout) -> str | None:
-    """Why a reply cannot be used, or None."""
+def _all_finite(updates: Sequence[Vector]) -> bool:
+    """Is every value of all updates known to be finite? Where a sum is not, it may still have overflowed."""
+    rows = _side_by_side(updates)
+    if rows is not None:
+        return bool(rows.sum(dim=1).isfinite().all())
+    return all(math.isfinite(float(update.sum())) for update in updates)
+
+
+def _side_by_side(updates: Sequence[Vector]) -> Matrix | None:
+    """[n, d], a view of updates that are all the rows of one matrix in their order; None if they are not."""
+    whole = updates[0]._base if updates else None
+    if whole is None or whole.shape != (len(updates), *updates[0].shape) or not whole.is_contiguous():
+        return None
+    size, first = updates[0].numel(), whole.storage_offset()
+    for place, update in enumerate(updates):
+        if update._base is not whole or update.storage_offset() != first + place * size:
+            return None
+        if update.shape != updates[0].shape or not update.is_contiguous():
+            return None
+    return whole
+
+
+def _fault(reply: LocalUpdate, layout: Layout, *, finite: bool) -> str | None:
+    """Why a reply cannot be used, or None; `finite`: its update is known to be."""
     if reply.update.shape != (layout.size,):
         return f"the update has shape {tuple(reply.update.shape)}, wanted ({layout.size},)"
     if reply.update.dtype != layout.dtype:
         return f"the update has type {reply.update.dtype}, wanted {layout.dtype}"
-    bad = int((~torch.isfinite(reply.update)).sum())
+    bad = 0 if finite else int((~torch.isfinite(reply.update)).sum())
     if bad:
         return f"the update is not finite in {bad} of {layout.size} values"
     if reply.examples <= 0:
@@ -105,10 +129,12 @@ def cohort_of(round: int, accepted: Sequence[LocalUpdate], layout: Layout) -> Co
                 f"Round {round}: clients {accepted[0].partition} and {reply.partition} sent different uplink "
                 f"tensors: {names} and {list(reply.uplink)}."
             )
+    updates = [reply.update for reply in accepted]
+    rows = _side_by_side(updates)
     return Cohort(
         round=round,
         partitions=tuple(reply.partition for reply in accepted),
-        updates=torch.stack([reply.update for reply in accepted]),
+        updates=torch.stack(updates) if rows is None else rows,
         examples=torch.tensor([reply.examples for reply in accepted], dtype=torch.int64),
         layout=layout,
         extras={name: torch.stack([reply.uplink[name] for reply in accepted]) for name in names},

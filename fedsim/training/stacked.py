@@ -38,6 +38,7 @@ from fedsim.training.stacked_run import StackedRun
 from fedsim.training.trained import Trained
 
 _CPU = torch.device("cpu")
+_NOTHING: Tensors = {}
 Together = Callable[[Sequence[ClientInfo]], StackedExamples]
 
 
@@ -86,10 +87,7 @@ class Census:
         private: Tensors = {}
         if kept or not known.shares_all or (kept is None and self._adds_private):
             private = private_tensors(self._method, client, program, kept, self._seed)
-        shapes: tuple[Hashable, ...] = tuple((n, v.shape, v.dtype) for n, v in private.items())
-        if kept:
-            state = [(n, v) for n, v in kept.items() if n.startswith(OPTIMIZER_PREFIX)]
-            shapes += tuple((n, v.shape, v.dtype) for n, v in state)
+        shapes = _shapes(private, kept) if private or kept else ()
         key = (known.number, type(client.data.train), shapes)
         self.stacks.setdefault(key, []).append(Member(client, size, program, private, kept))
 
@@ -100,6 +98,12 @@ class Census:
         shares_all = all(program.is_shared(name) for name in model_tensors(program.model))
         found = self._programs[id(program)] = _Known(program, number, shares_all)
         return found
+
+
+def _shapes(private: Tensors, kept: Tensors | None) -> tuple[Hashable, ...]:
+    """Names, shapes and types of private tensors and of the optimiser's state."""
+    state = {name: value for name, value in (kept or {}).items() if name.startswith(OPTIMIZER_PREFIX)}
+    return tuple((n, v.shape, v.dtype) for n, v in (*private.items(), *state.items()))
 
 
 class _Known(NamedTuple):
@@ -191,13 +195,13 @@ def _updates(
 ) -> list[LocalUpdate]:
     layout, after = run.received.layout, {name: run.stacked(name) for name in run.order}
     kept = optimizer_state(trained) if run.program.keep_optimizer else {}
-    moved = _moved(run, trained).to(_CPU).unbind(0)
-    told = zip(moved, run.losses.tolist(), run.counts.tolist(), run.steps.tolist(), strict=True)
     ends = finishes(method) or bool(run.context.private)
+    moved = _moved(run, trained, still_needed=ends).to(_CPU).unbind(0)
+    told = zip(moved, run.losses.tolist(), run.counts.tolist(), run.steps.tolist(), strict=True)
     updates = []
     for place, (update, loss, count, steps) in enumerate(told):
         one, tensors = members[place], _Row(after, place)
-        uplink, left = _finished(method, run.context, tensors, steps) if ends else ({}, {})
+        uplink, left = _finished(method, run.context, tensors, steps) if ends else (_NOTHING, _NOTHING)
         updates.append(
             LocalUpdate(
                 partition=one.client.partition,
@@ -240,12 +244,13 @@ class _Row(Mapping[str, Tensor]):
         return len(self.stacked)
 
 
-def _moved(run: StackedRun, trained: Sequence[Trained]) -> Tensor:
-    """[c, d], the shared tensors after minus before."""
+def _moved(run: StackedRun, trained: Sequence[Trained], *, still_needed: bool) -> Tensor:
+    """[c, d], the shared tensors after minus before; in place unless the trained ones are still needed."""
     before, clients = run.received.vector, len(run.partitions)
     if not run.received.names:  # nothing is federated
         return before.new_zeros(clients, 0)
     if len(trained) == 1 and list(trained[0].leaves) == run.received.names:
-        return trained[0].vector.to(before.dtype) - before
+        after = trained[0].vector.to(before.dtype)
+        return after - before if still_needed else after.sub_(before)
     parts = [run.stacked(name).detach().reshape(clients, -1).to(before.dtype) for name in run.received.names]
     return torch.cat(parts, dim=1).sub_(before)

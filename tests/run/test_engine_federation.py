@@ -132,6 +132,6 @@ def test_default_chunks(clients, work, chunk):
 def test_times_are_told_once_per_task():
     setup = TimedSetup(lambda data, place: Handler())
     results = setup(None, WorkerPlace(4, torch.device("cpu"))).run(order(), Task((0, 1), (None, None)))
-    assert [one.worker for one in results] == [4, 4]
+    assert results[0].worker == 4
     assert results[0].seconds > 0
-    assert results[1].seconds == 0
+    assert not isinstance(results[1], type(results[0]))

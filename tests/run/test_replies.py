@@ -90,3 +90,19 @@ def test_different_uplinks_are_refused():
 
 def test_integers_come_from_the_largest_client_and_ties_from_the_lowest_partition():
     assert integers_of_largest([reply(1, 5), reply(3, 7), reply(4, 7)])["count"] == 3
+
+
+def test_rows_of_one_matrix_are_taken_as_they_lie():
+    matrix = torch.arange(6.0).view(2, 3).clone()
+    accepted = [reply(place, update=row) for place, row in enumerate(matrix.unbind(0))]
+    assert sort_replies(accepted, LAYOUT, round=1).failures == ()
+    assert cohort_of(1, accepted, LAYOUT).updates.data_ptr() == matrix.data_ptr()
+    turned = cohort_of(1, accepted[::-1], LAYOUT).updates
+    assert torch.equal(turned, matrix.flip(0)) and turned.data_ptr() != matrix.data_ptr()
+    assert torch.equal(cohort_of(1, accepted[1:], LAYOUT).updates, matrix[1:])
+
+
+def test_large_but_finite_values_are_accepted_although_their_sum_is_infinite():
+    matrix = torch.full((2, 3), 3e38)
+    accepted = [reply(place, update=row) for place, row in enumerate(matrix.unbind(0))]
+    assert len(sort_replies(accepted, LAYOUT, round=1).accepted) == 2
