@@ -98,7 +98,8 @@ def test_rows_of_one_matrix_are_taken_as_they_lie():
     assert sort_replies(accepted, LAYOUT, round=1).failures == ()
     assert cohort_of(1, accepted, LAYOUT).updates.data_ptr() == matrix.data_ptr()
     turned = cohort_of(1, accepted[::-1], LAYOUT).updates
-    assert torch.equal(turned, matrix.flip(0)) and turned.data_ptr() != matrix.data_ptr()
+    assert torch.equal(turned, matrix.flip(0))
+    assert turned.data_ptr() != matrix.data_ptr()
     assert torch.equal(cohort_of(1, accepted[1:], LAYOUT).updates, matrix[1:])
 
 
