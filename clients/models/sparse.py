@@ -1,8 +1,10 @@
 """Products with a constant sparse matrix, whose transpose is laid out once for the gradient."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -31,6 +33,54 @@ class Sparse:
         """[m, n] @ [n, h] -> [m, h], with a gradient for the dense side."""
         result: Tensor = _Product.apply(self.matrix, self.transposed, dense)  # type: ignore[no-untyped-call]
         return result
+
+
+def products(blocks: Sequence[Sparse], weights: Tensor) -> Tensor:
+    """Each client's sparse inputs [v, in] times its own weights, turned, with a gradient for the weights.
+
+    Client by client, so that the turned weights stay in the cache: a processor's time goes into turning.
+
+    Args:
+        blocks: the inputs of k clients.
+        weights: [k, out, in].
+
+    Returns:
+        [k, v, out].
+    """
+    result: Tensor = _Products.apply(blocks, weights)  # type: ignore[no-untyped-call]
+    return result
+
+
+class _Products(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, blocks: Sequence[Sparse], weights: Tensor) -> Tensor:
+        ctx.blocks = blocks
+        clients, width, into = weights.shape
+        turned = weights.new_empty(into, width)
+        result = weights.new_empty(clients, blocks[0].matrix.shape[0], width)
+        for block, weight, product in zip(blocks, weights.detach(), result, strict=True):
+            _turn(weight, turned)
+            torch.mm(block.matrix, turned, out=product)
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[None, Tensor]:
+        slopes = gradients[0].contiguous()
+        clients, _, width = slopes.shape
+        turned = slopes.new_empty(ctx.blocks[0].matrix.shape[1], width)
+        result = slopes.new_empty(clients, width, len(turned))
+        for block, slope, gradient in zip(ctx.blocks, slopes, result, strict=True):
+            torch.mm(block.transposed, slope, out=turned)
+            _turn(turned, gradient)
+        return None, result
+
+
+def _turn(source: Tensor, target: Tensor) -> None:
+    """Write the transpose of `source` to `target`; NumPy takes a third of torch's time for it."""
+    if source.device.type == "cpu":
+        np.copyto(target.numpy(), source.numpy().T)
+    else:
+        target.copy_(source.t())
 
 
 class _Product(torch.autograd.Function):

@@ -9,8 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from clients.models.sparse import Sparse
+from clients.models.sparse import Sparse, products
 from fedsim.contracts import Batch, StackedBatch, Tensors
+
+_APART = 2**14  # entries of a weight from which on clients are taken one by one: their overhead is small then
 
 
 def inputs(batch: StackedBatch) -> Tensor:
@@ -32,11 +34,19 @@ def linear(batch: StackedBatch, states: Tensor, weight: Tensor, bias: Tensor | N
         [k, v, out].
     """
     if states.layout == torch.sparse_csr:
-        flat = kept(batch, "inputs", _inputs) @ weight.transpose(1, 2).reshape(-1, weight.shape[1])
-        product = flat.view(len(weight), -1, weight.shape[1])
+        product = _of_sparse(batch, weight)
         return product if bias is None else product + bias.unsqueeze(1)
     result: Tensor = _Linear.apply(states, weight, bias)  # type: ignore[no-untyped-call]
     return result
+
+
+def _of_sparse(batch: StackedBatch, weight: Tensor) -> Tensor:
+    """[k, v, out], without a bias."""
+    _, width, into = weight.shape
+    if width * into >= _APART:
+        return products(batch.form("inputs by client", _by_client), weight)
+    flat = kept(batch, "inputs", _inputs) @ weight.transpose(1, 2).reshape(-1, width)
+    return flat.view(len(weight), -1, width)
 
 
 class _Linear(torch.autograd.Function):
@@ -70,6 +80,17 @@ def kept(batch: StackedBatch, name: str, build: Callable[[Batch], Sparse]) -> Sp
     """A matrix made from the batch's inputs or edges, once for as long as they stay the same."""
     found: Sparse = batch.form(name, build)
     return found
+
+
+def _by_client(batch: Batch) -> list[Sparse]:
+    """The blocks of sparse inputs [k v, k f], each [v, f]."""
+    clients = len(batch.y)
+    slots, width = (length // clients for length in batch.x.shape)
+    coordinates = batch.x.to_sparse_coo()  # type: ignore[no-untyped-call]
+    rows, columns = coordinates.indices()
+    filled = torch.bincount(rows // slots, minlength=clients).tolist()
+    parts = zip(*(one.split(filled) for one in (rows, columns, coordinates.values())), strict=True)
+    return [Sparse.of(r % slots, c % width, values, (slots, width)) for r, c, values in parts]
 
 
 def _inputs(batch: Batch) -> Sparse:

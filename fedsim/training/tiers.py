@@ -18,7 +18,7 @@ from fedsim.contracts import DataSpec, LocalProgram, Phase
 from fedsim.training.functional import model_tensors
 
 CHUNK_VALUES = 2**21  # parameters of all clients of a stacked chunk: 8 MB in float32
-CHUNK_WORK = 2**27  # multiply-adds of all steps of a stacked chunk's epoch
+CHUNK_WORK = 2**28  # multiply-adds of all steps of a stacked chunk's epoch
 STEP_COST = 2**23  # multiply-adds in the time of a client's step without its arithmetic
 STACKED_STEP_COST = 3 * STEP_COST  # the same of one stacked step, of any number of clients
 MARGIN = 1.25  # T2 must be cheaper by so much: bits are equal to a deployment's in T1 alone

@@ -13,6 +13,7 @@ from clients.models.logistic import Logistic
 from clients.models.mlp import Mlp
 from clients.models.sage import Sage
 from clients.models.sparse import Sparse
+from clients.models.stacked_layers import linear
 from fedsim.contracts import Batch, DataSpec
 from fedsim.data.examples import Graphs, Nodes
 from fedsim.training.functional import FunctionalModel, model_tensors
@@ -147,3 +148,20 @@ def test_a_sparse_product_adds_repeated_entries_and_has_a_gradient() -> None:
     sparse = Sparse.of(rows, columns, values, (3, 4))
     torch.testing.assert_close(sparse @ states, dense @ states, **EXACT)
     assert torch.autograd.gradcheck(lambda one: sparse @ one, (states,))
+
+
+def test_wide_weights_meet_sparse_inputs_client_by_client() -> None:
+    parts = nodes(0.05)
+    batch = Nodes.together(parts).batch(range(len(parts)), None)
+    assert batch.batch.x.layout == torch.sparse_csr
+    width = 2**14 // FEATURES + 1
+    weight = torch.randn(len(parts), width, FEATURES, generator=generator(3), dtype=torch.float64)
+    leaf, same = weight.clone().requires_grad_(), weight.clone().requires_grad_()
+    dense = batch.batch.x.to_dense().view(len(parts), -1, len(parts), FEATURES)
+    blocks = torch.stack([dense[place, :, place] for place in range(len(parts))])
+    found, expected = linear(batch, batch.batch.x, leaf), blocks @ same.transpose(1, 2)
+    torch.testing.assert_close(found, expected, **EXACT)
+    slope = torch.randn(expected.shape, generator=generator(4), dtype=torch.float64)
+    found.backward(slope)
+    expected.backward(slope)
+    torch.testing.assert_close(leaf.grad, same.grad, **EXACT)
