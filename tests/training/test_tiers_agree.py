@@ -241,8 +241,14 @@ def test_tiers_agree_in_float64(case: Case) -> None:
 
 
 def steady(case: Case) -> bool:
-    """Whether float32 says anything: BatchNorm over the few values here amplifies rounding by thousands."""
-    return case.optimizer == "sgd" and dict(case.model_options).get("norm") != "batch"
+    """Whether float32 says anything.
+
+    BatchNorm over the few values here amplifies rounding by thousands, and so does the map of Chen et al.,
+    which keeps the direction of a state alone, also of one whose length is close to 0: there T1 itself lies
+    4e-3 from the same run in float64.
+    """
+    options = dict(case.model_options)
+    return case.optimizer == "sgd" and options.get("norm") != "batch" and options.get("map") != "chen"
 
 
 @pytest.mark.parametrize("case", [case for case in ALL if steady(case)], ids=str)
