@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from fedsim.run import code
+
 # Typer, PyG and Flower use what their own dependencies deprecate; tests turn warnings into errors.
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
@@ -199,3 +201,9 @@ def sets():
         return [word for pair in pairs for word in ("--set", pair)]
 
     return make
+
+
+@pytest.fixture(autouse=True)
+def sources_as_they_are(monkeypatch):
+    """A file that is edited while the tests run makes this process no stranger to the ones it starts."""
+    monkeypatch.setattr("fedsim.run.code._AT_START", code.own_digest())

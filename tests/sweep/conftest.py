@@ -11,6 +11,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
     import torch_geometric.nn  # noqa: F401
 
+from fedsim.run import code
 from fedsim.sweep.collect import Row
 from fedsim.sweep.command import sweep
 
@@ -129,3 +130,9 @@ def row():
         return Row(axes, seed, "0" * 64, folder, status, None, 1.0, named)
 
     return make
+
+
+@pytest.fixture(autouse=True)
+def sources_as_they_are(monkeypatch):
+    """A file that is edited while the tests run makes this process no stranger to the ones it starts."""
+    monkeypatch.setattr("fedsim.run.code._AT_START", code.own_digest())
