@@ -8,7 +8,16 @@ from pathlib import Path
 from typing import Any
 
 Cell = dict[str, Any]
-COLOURS = ("#0072B2", "#D55E00", "#009E73")
+COLOURS = ("#0072B2", "#D55E00")
+COLUMNS = 3
+UNITS = {  # of an attack's strength, by the first word of its name
+    "prune": "share of all weights, or of a layer's units",
+    "quantise": "bits",
+    "fine-tune": "epochs",
+    "hostile": "rounds",
+    "rounding": "decimals",
+    "noise": "deviation of the logarithms",
+}
 VERDICT = 1e-8  # alpha 0.01 over 10^6 keys
 
 
@@ -60,34 +69,69 @@ def _attack_row(name: tuple[str, str, float], own: list[Cell]) -> str:
 
 
 def draw(cells: list[Cell], path: Path, title: str) -> None:
-    """p and the matching index's z against strength, a panel per attack."""
+    """-log10 p of the key and of the matching index against strength, a panel per attack."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     attacked = [cell for cell in cells if cell["part"] == "attack"]
-    names = list(dict.fromkeys(cell["attack"] for cell in attacked))
-    if not names:
+    strengths: dict[str, set[float]] = {}
+    for cell in attacked:
+        strengths.setdefault(cell["attack"], set()).add(cell["strength"])
+    if not strengths:
         return
-    rows = math.ceil(len(names) / 4)
-    figure = Figure(figsize=(14, 3.1 * rows), dpi=130, layout="constrained")
+    curves = [name for name, own in strengths.items() if len(own) > 1]
+    points = [name for name in strengths if name not in curves]
+    rows = math.ceil((len(curves) + bool(points)) / COLUMNS)
+    figure = Figure(figsize=(3.5 * COLUMNS, 3.1 * rows), dpi=130, layout="constrained")
     FigureCanvasAgg(figure)
-    kinds = list(dict.fromkeys(cell["model"] for cell in attacked))
-    for place, name in enumerate(names, start=1):
-        axes = figure.add_subplot(rows, 4, place)
-        for kind, colour in zip(kinds, COLOURS, strict=False):
-            own = [c for c in attacked if c["attack"] == name and c["model"] == kind]
-            strengths = sorted({c["strength"] for c in own})
-            lines = [[-math.log10(max(c["p"], 1e-300)) for c in own if c["strength"] == s] for s in strengths]
-            means, lows, highs = ([reduce(one) for one in lines] for reduce in (statistics.fmean, min, max))
-            axes.plot(strengths, means, "o-", color=colour, ms=3, label=kind)
-            axes.fill_between(strengths, lows, highs, color=colour, alpha=0.2)
-        axes.axhline(-math.log10(VERDICT), color="black", lw=0.8, ls="--")
+    panels = iter(figure.subplots(rows, COLUMNS, squeeze=False).flatten())
+    for name in curves:
+        axes = next(panels)
+        places = {strength: strength for strength in sorted(strengths[name])}
+        _panel(
+            axes, [{**cell, "at": cell["strength"]} for cell in attacked if cell["attack"] == name], places
+        )
         axes.set_title(name, fontsize=9)
-        axes.set_ylabel("-log10 p of the key", fontsize=8)
-        axes.set_ylim(bottom=0)
-    figure.get_axes()[0].legend(fontsize=8)
+        axes.set_xlabel(UNITS.get(name.split()[0], ""), fontsize=8)
+    if points:
+        axes = next(panels)
+        places = {name: place for place, name in enumerate(points)}
+        _panel(
+            axes,
+            [{**cell, "at": cell["attack"]} for cell in attacked if cell["attack"] in points],
+            places,
+            "o",
+        )
+        axes.set_xticks(list(places.values()), [name.replace(" with ", "\n") for name in points], fontsize=7)
+        axes.set_title("a new model learns the answers", fontsize=9)
+    for axes in panels:
+        axes.set_visible(False)
+    figure.get_axes()[0].legend(fontsize=7, loc="upper right")
     figure.suptitle(f"{title}: what removal leaves of the mark (dashed: the verdict's level)", fontsize=11)
     figure.savefig(path)
+
+
+def _panel(axes: Any, cells: list[Cell], places: dict[Any, float], style: str = "o-") -> None:
+    """Means over seeds, and the range, at the places of what a cell was measured `at`."""
+    for field, colour, label in (
+        ("p", COLOURS[0], "key (decides)"),
+        ("index_p", COLOURS[1], "matching index"),
+    ):
+        lines = [
+            [-math.log10(max(cell[field], 1e-300)) for cell in cells if cell["at"] == at and cell.get(field)]
+            for at in places
+        ]
+        kept = [(place, line) for place, line in zip(places.values(), lines, strict=True) if line]
+        if kept:
+            where = [place for place, _ in kept]
+            means, lows, highs = (
+                [reduce(line) for _, line in kept] for reduce in (statistics.fmean, min, max)
+            )
+            axes.plot(where, means, style, color=colour, ms=3, label=label)
+            axes.fill_between(where, lows, highs, color=colour, alpha=0.2, lw=0)
+    axes.axhline(-math.log10(VERDICT), color="black", lw=0.8, ls="--")
+    axes.set_ylabel("-log10 p", fontsize=8)
+    axes.set_ylim(bottom=0)
 
 
 if __name__ == "__main__":
