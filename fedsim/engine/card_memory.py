@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import torch
 
 from fedsim.contracts import Failure
+from fedsim.engine.crew import pack_holdings
 from fedsim.engine.options import EngineOptions, resolve_device
 from fedsim.engine.protocols import Handler, Setup, Task, WorkerPlace
 from fedsim.engine.start import start
@@ -17,6 +18,8 @@ CONTEXT = 600 * 2**20
 """Bytes of a card that a process takes beside its tensors: CUDA's context and the libraries' kernels."""
 USABLE = 0.9
 """Share of a card that workers may fill; caches of the allocator are never packed without gaps."""
+COPIES = 2
+"""Of all data: in the end a worker has met every client; it keeps their data, and stacks of graphs."""
 WEIGHING_LIMIT = 300.0  # seconds
 
 
@@ -58,7 +61,7 @@ class Weight:
     """What one task takes of a device.
 
     Attributes:
-        peak: bytes at the most, with the data that the worker keeps there.
+        peak: bytes at the most, with the data that the worker will keep there.
         total: bytes of the device.
     """
 
@@ -107,7 +110,7 @@ def weigh(
         if isinstance(result, Failure):
             raise WorkerError(f"One worker alone cannot train its largest clients: {result.message}")
     weight: Weight = next(iter(found.values()))
-    return weight
+    return replace(weight, peak=weight.peak + COPIES * pack_holdings(setup, data).nbytes)
 
 
 def fit_cards(options: EngineOptions, cards: int, weighed: Callable[[], Weight]) -> EngineOptions:
