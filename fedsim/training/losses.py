@@ -1,6 +1,7 @@
 """The supervised loss of any model that follows `contracts.Model`, for authors of client methods."""
 
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +12,28 @@ from fedsim.training.client_view import on_all_clients
 from fedsim.training.functional import FunctionalModel
 
 _IGNORED = -100  # the label that torch's cross-entropy leaves out by default
+
+
+@runtime_checkable
+class StackedLosses(Protocol):
+    """Losses that know those of many clients at once, and so need no map over clients, which costs time.
+
+    A method that adds terms to such losses, as FedProx does, offers the sum of both in the same way.
+    """
+
+    def __call__(self, tensors: Tensors, batch: Batch, context: Context) -> tuple[Tensor, Tensors]:
+        """Of one client; see `contracts.Losses`."""
+        ...
+
+    def of_all(self, tensors: Tensors, batch: StackedBatch, context: Context) -> Tensor:
+        """[k], each client's loss; no buffers change.
+
+        Args:
+            tensors: [k, ...], of k clients.
+            batch: theirs.
+            context: `private` and `noise` hold [k, ...] each; the rest is common.
+        """
+        ...
 
 
 def supervised_losses(model: nn.Module, prefix: str = "") -> Losses:
@@ -37,17 +60,11 @@ class _MappedLosses:
 
 @dataclass(frozen=True)
 class SupervisedLosses(_MappedLosses):
-    """Of a model that has one: losses that need no map over clients, which costs a millisecond."""
+    """Of a model that has one; implements `StackedLosses`."""
 
-    def of_all(self, tensors: Tensors, batch: StackedBatch, noise: Tensors | None) -> Tensor:
-        """[k], each client's loss.
-
-        Args:
-            tensors: [k, ...], of k clients.
-            batch: theirs.
-            noise: [k, ...], or None.
-        """
-        return _mean_by_client(self.call.of_all(tensors, batch, noise), counted_labels(batch.batch))
+    def of_all(self, tensors: Tensors, batch: StackedBatch, context: Context) -> Tensor:
+        """[k], each client's mean cross-entropy."""
+        return _mean_by_client(self.call.of_all(tensors, batch, context.noise), counted_labels(batch.batch))
 
 
 def cross_entropy(logits: Tensor, batch: Batch, reduction: str = "mean") -> Tensor:

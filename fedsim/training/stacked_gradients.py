@@ -14,7 +14,7 @@ from torch import Tensor
 from fedsim.contracts import STEP_NOISE, Batch, Context, Phase, StackedBatch, Tensors, total
 from fedsim.errors import RoundError
 from fedsim.training.client_view import ClientView, GraphView, Unstackable
-from fedsim.training.losses import SupervisedLosses
+from fedsim.training.losses import StackedLosses
 from fedsim.training.over_clients import cannot_be_mapped, over_clients
 
 
@@ -116,9 +116,9 @@ def _per_batch(phase: Phase, step: StackedStep) -> StackedGradient:
 
 def _losses(phase: Phase, step: StackedStep) -> tuple[Tensor, Tensors]:
     """([c] or [c, k], buffers): the losses of all clients in one pass."""
-    if isinstance(phase.losses, SupervisedLosses):
+    if isinstance(phase.losses, StackedLosses):
         everything = {**step.common_to_all(), **step.own, **step.leaves}
-        return phase.losses.of_all(everything, step.batch, step.context.noise), {}
+        return phase.losses.of_all(everything, step.batch, step.context), {}
     batch, context, common = step.batch.batch, step.context, step.common
     view = ClientView if batch.edge_index is None else GraphView
     fields = (batch.x if view is ClientView else None, batch.y, batch.mask)
