@@ -2,12 +2,13 @@
 
 from dataclasses import replace
 
+from contenders import LOCAL
 from workload import Variant
 from workloads import cnn, gnn, registered, size, tiny
 
 WORKLOADS = {"W1": tiny, "W2": cnn, "W3": gnn, "W4": size, "W5": registered}
 TOGETHER = frozenset({"W5"})  # variants that are compared with each other, and so interleaved
-SERIES_ROUNDS, SERIES_REPETITIONS = 2, 3
+SERIES_ROUNDS, SERIES_REPETITIONS = 2, 2
 FLOWER_CLIENTS = 1000  # in a round; with ten times as many, Flower takes minutes for one
 
 
@@ -40,7 +41,7 @@ def _short(variant: Variant, *, flower: bool) -> Variant:
     return replace(
         variant,
         tiers=("T1", "T2"),
-        ray=(),
+        places={"T1": LOCAL, "T2": LOCAL},
         peers=peers,
         rounds=SERIES_ROUNDS,
         repetitions=SERIES_REPETITIONS,

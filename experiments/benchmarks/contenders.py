@@ -6,7 +6,8 @@ from system import Contender
 from workload import Variant
 
 PFL_THREADS = (1, 2)
-PLACES = ("in-process:1", "in-process:2", "ray:2")
+LOCAL = ("in-process:1", "in-process:2")
+PLACES = (*LOCAL, "ray:2")
 
 
 def contenders(
@@ -17,14 +18,11 @@ def contenders(
     Args:
         variant: what is played.
         peers: asked for.
-        places: `backend:workers` for ours; None: those that tell something about the variant.
+        places: `backend:workers` for ours; None: the variant's own.
         pythons: interpreters by peer, for those in environments of their own.
     """
     found = [
-        ours(tier, place)
-        for tier in variant.tiers
-        for place in places or PLACES
-        if _worth(tier, place, variant, chosen=places is not None)
+        ours(tier, place) for tier in variant.tiers for place in (places or variant.places.get(tier, PLACES))
     ]
     for peer in peers:
         if peer in variant.peers:
@@ -37,13 +35,6 @@ def ours(tier: str, place: str) -> Contender:
     backend, _, workers = place.partition(":")
     engine = {"tier": tier, "backend": backend, "workers": int(workers or 1), "device": "cpu"}
     return Contender(f"{tier} {backend} {workers or 1}", tier, "ours", engine=engine)
-
-
-def _worth(tier: str, place: str, variant: Variant, *, chosen: bool) -> bool:
-    """T2 of the convolutional network is timed in one place only: it is for the rule of `auto`, and slow."""
-    if tier == "T2" and variant.name == "W2":
-        return place == "in-process:1"
-    return chosen or tier in variant.ray or not place.startswith("ray")
 
 
 def _peer(peer: str, pythons: Mapping[str, str | None]) -> list[Contender]:

@@ -18,7 +18,7 @@ class Variant:
         peers: that can play it.
         rounds: timed in one repetition.
         repetitions: every system is timed once in each.
-        ray: of the tiers, those timed on Ray too.
+        places: `backend:workers` by tier, where not all of `contenders.PLACES` tell something.
         shown: what of it is varied, in a picture.
     """
 
@@ -28,7 +28,7 @@ class Variant:
     peers: tuple[str, ...]
     rounds: int
     repetitions: int
-    ray: tuple[str, ...] = ()
+    places: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     shown: Mapping[str, int] = field(default_factory=dict)
 
     @property

@@ -19,6 +19,6 @@ def variants(quick: bool) -> list[Variant]:
             peers=("flower", "pfl", "fedjax", "loop"),
             rounds=1,
             repetitions=2 if quick else 4,
-            ray=("T1",),
+            places={"T0": ("in-process:2",), "T2": ("in-process:1",)},  # T2 is for the rule of `auto`
         )
     ]

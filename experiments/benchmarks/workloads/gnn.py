@@ -1,5 +1,6 @@
 """W3: a two-layer GCN, hidden 64, 250 nodes a client, 1,433 features (1.27 % or all not zero), full batch."""
 
+from contenders import LOCAL
 from workload import Variant, tables
 
 
@@ -21,7 +22,7 @@ def variants(quick: bool) -> list[Variant]:
             peers=("flower", "loop"),
             rounds=1 if quick else 5 if clients == 10 else 3,
             repetitions=2 if quick else 5,
-            ray=("T2",),
+            places={"T1": LOCAL, "T2": LOCAL},
         )
         for clients in counts
         for kind, options in kinds.items()

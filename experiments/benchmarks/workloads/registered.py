@@ -1,5 +1,6 @@
 """W5: W1 with 100, 1,000 and 10,000 registered clients, 100 of them in a round."""
 
+from contenders import LOCAL
 from workload import Variant
 from workloads.tiny import COHORT, mlp
 
@@ -13,7 +14,8 @@ def variants(quick: bool) -> list[Variant]:
             tiers=("T1", "T2"),
             peers=("loop",),
             rounds=1 if quick else 10,
-            repetitions=2 if quick else 7,
+            repetitions=2 if quick else 5,
+            places={"T1": LOCAL[:1], "T2": LOCAL[:1]},
             shown={"registered": clients},
         )
         for clients in sizes

@@ -1,5 +1,6 @@
 """W4: ten million parameters and hardly any training; 20 clients in a round."""
 
+from contenders import LOCAL
 from workload import Variant, tables
 
 SAMPLES, COHORT = 4, 20
@@ -22,6 +23,6 @@ def variant(name: str, parameters: int, quick: bool) -> Variant:
         peers=("flower", "pfl", "fedjax", "loop"),
         rounds=1,
         repetitions=2 if quick else 5,
-        ray=("T1",),
+        places={"T0": LOCAL, "T2": LOCAL},
         shown={"parameters": parameters},
     )

@@ -14,8 +14,7 @@ def variants(quick: bool) -> list[Variant]:
             tiers=("T0", "T1", "T2"),
             peers=("flower", "pfl", "fedjax", "loop"),
             rounds=1 if quick else 10,
-            repetitions=2 if quick else 7,
-            ray=("T0", "T1", "T2"),
+            repetitions=2 if quick else 5,
         )
     ]
 
