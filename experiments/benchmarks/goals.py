@@ -39,5 +39,5 @@ LIMITS: dict[tuple[str, str, str], float] = {
     ("W1", "in-process", "peak_mb"): 450,
     ("W2", "in-process", "peak_mb"): 1200,
 }
-AGREEMENT = 1e-5  # |a - b| / |b| of the models after the first repetition, float32
-FINAL_AGREEMENT = 1e-3  # after all rounds: training amplifies rounding, round after round
+AGREEMENT = 1e-5  # |a - b| / |b| of the models after the first round, float32
+FINAL_AGREEMENT = 1e-2  # after all rounds: training amplifies rounding, W2 from 1e-6 to 6e-4 in a round

@@ -71,8 +71,8 @@ def play(
 def _repeat(
     seats: Sequence[_Seat], running: dict[int, System], missing: dict[int, str], say: Callable[[str], None]
 ) -> dict[int, Any]:
-    """All repetitions; the models after the first of them."""
-    early: dict[int, Any] = {}
+    """All repetitions; the models before them, after the round that every system plays as it starts."""
+    early = _models(running, missing)
     last = max((seat.variant.repetitions for seat in seats), default=0)
     for repetition in range(last):
         say(f"repetition {repetition + 1} of {last}")
@@ -83,7 +83,6 @@ def _repeat(
             except MissingSystem as error:
                 missing[number] = str(error)
                 running.pop(number).kill()
-        early = early or _models(running, missing)
     return early
 
 
