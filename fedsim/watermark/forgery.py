@@ -147,7 +147,9 @@ def ground(forger: _Forger, sets: Tensor, signs: Tensor, secrets: int) -> Forger
 def _prepared(graph: Graph, suspect: Suspect, sets: int, size: int, seed: int, effort: Effort) -> _Forger:
     train, draws = split_nodes(graph.y, seed).train, rng.stream(seed, "watermark.forger")
     nodes = torch.cat([draw_sets(train, 1, size, draws) for _ in range(effort.candidates)])
-    signs = torch.cat([signs_of_sets(suspect, graph, one.unsqueeze(0)) for one in nodes])
+    signs = torch.empty(len(nodes), graph.x.shape[1], dtype=torch.int8)  # first, as in `verification`
+    for place, one in enumerate(nodes):  # candidates may share nodes
+        signs[place] = signs_of_sets(suspect, graph, one.unsqueeze(0))[0]
     apart = draw_sets(train, min(100, len(train) // size), size, draws)
     null = null_of_index(signs_of_sets(suspect, graph, apart), sets, 1000, draws)
     return _Forger(graph, suspect, nodes, signs, null, seed)

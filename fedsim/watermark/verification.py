@@ -19,7 +19,7 @@ from fedsim.watermark.statistics import (
     matching_index,
     null_of_index,
 )
-from fedsim.watermark.subgraphs import Graph, draw_sets, induced, split_nodes, without
+from fedsim.watermark.subgraphs import Graph, Subgraphs, draw_sets, induced, split_nodes, without
 from fedsim.watermark.suspect import Suspect
 
 ALPHA = 0.01
@@ -151,15 +151,25 @@ def verify(
 def signs_on(suspect: Suspect, key: Key, graph: Graph) -> Tensor:
     """[T, F] int8: the signs of the suspect's explanations of the key's sets."""
     sets = key.subgraphs(graph)
-    return explain(sets.x, suspect.answers(sets, key.classes)).sign().to(torch.int8)
+    return _signs(sets, suspect.answers(sets, key.classes))
 
 
 def signs_of_sets(suspect: Suspect, graph: Graph, nodes: Tensor) -> Tensor:
     """[s, f] int8: the signs of the suspect's explanations of sets [s, n]."""
     sets = induced(graph.x, graph.edge_index, nodes)
-    answers = suspect.answers(sets, graph.classes)
-    rows = [explain(x, one).sign().to(torch.int8) for x, one in zip(sets.x, answers, strict=True)]
-    return torch.stack(rows)
+    return _signs(sets, suspect.answers(sets, graph.classes))
+
+
+def _signs(sets: Subgraphs, answers: Tensor) -> Tensor:
+    """[s, f] int8, one set at a time.
+
+    What is kept is allocated first: small rows kept between the large matrices of one set and the next
+    hold those matrices' places in the heap (Coauthor CS, 100 sets: up to 2.5 GB in place of 1.4).
+    """
+    found = torch.empty(len(sets.x), sets.x.shape[2], dtype=torch.int8)
+    for place, (x, one) in enumerate(zip(sets.x, answers, strict=True)):
+        found[place] = explain(x, one).sign()
+    return found
 
 
 def null_nodes(key: Key, graph: Graph, sets: int) -> Tensor:
