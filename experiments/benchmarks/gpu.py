@@ -139,11 +139,11 @@ def _timed(variant: Variant, players: dict[str, Any], device: str) -> dict[str, 
     rounds = variant.rounds - PROFILED
     for player in players.values():
         player.play()
+    apart = max(distance(players[name].vector, players["loop"].vector) for name in ("T1", "T2"))
     for _ in range(variant.repetitions):
         for name, player in players.items():
             times[name].append([_milliseconds(player.play, device) for _ in range(rounds)])
     busy = {name: _busy(player.play, device) for name, player in players.items()}
-    apart = max(distance(players[name].vector, players["loop"].vector) for name in ("T1", "T2"))
     pairs = {
         f"{slow}/{fast}": vars(ratio(times[slow], times[fast]))
         for slow, fast in (("T1", "T2"), ("loop", "T2"), ("loop", "T1"))
