@@ -71,7 +71,7 @@ def combination(updates: Matrix, coefficients: Vector) -> Vector:
         [d] float64.
     """
     total = torch.zeros(updates.shape[1], dtype=torch.float64, device=updates.device)
-    pieces = zip(total.split(CACHED_COLUMNS), updates.split(CACHED_COLUMNS, dim=1), strict=True)
+    pieces = zip(torch.split(total, CACHED_COLUMNS), torch.split(updates, CACHED_COLUMNS, dim=1), strict=True)
     factors = coefficients.tolist()
     for sums, rows in pieces:
         for row, factor in zip(rows, factors, strict=True):

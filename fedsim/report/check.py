@@ -37,7 +37,7 @@ def print_preflight(file: Path, overrides: Sequence[str]) -> None:
     parts = assemble(experiment, experiment.seeds[0])
     server = ServerEvaluation.of(parts, torch.device("cpu"))
     metrics = known_metrics(parts, server)
-    refuse_unknown(experiment.expect, metrics)
+    refuse_unknown(experiment, metrics)
     Adversary.of(parts)  # refuses what a run would refuse
     console = Console(highlight=False, soft_wrap=True)
     found = preflight(parts.data)

@@ -93,8 +93,12 @@ class Parts:
             PluginError: the method's own code raised; its file and line are named.
         """
         method = self.plugins.method
-        with attributed(f"client.kind: {type(method).__name__}.program", PluginError):
-            return method.program(ClientInfo(partition, self.data.clients[partition]), round)
+        what = f"client.kind: {type(method).__name__}.program"
+        with attributed(what, PluginError):
+            found: Any = method.program(ClientInfo(partition, self.data.clients[partition]), round)
+        if not isinstance(found, LocalProgram):
+            raise PluginError(f"{what} returned {type(found).__name__}, wanted a LocalProgram.")
+        return found
 
     @cached_property
     def initial(self) -> Tensors:

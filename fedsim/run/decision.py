@@ -9,6 +9,7 @@ from torch import Tensor
 from fedsim.contracts import Cohort, Decision, Server, Strategy, Tensors, Vector
 from fedsim.errors import FedsimError, PluginError, RoundError, attributed
 from fedsim.params import Layout
+from fedsim.rng import seeded_globals
 
 
 def first_state(strategy: Strategy, model: Vector) -> Tensors:
@@ -25,27 +26,40 @@ def first_state(strategy: Strategy, model: Vector) -> Tensors:
 
 
 def decide(strategy: Strategy, state: Tensors, cohort: Cohort, server: Server) -> tuple[Tensors, Decision]:
-    """What `strategy.step` returns.
+    """What `strategy.step` returns; global random generators depend on the round's seed meanwhile.
 
     Raises:
-        RoundError: its code raised, or returned anything but (state, Decision).
+        RoundError: its code raised, changed the cohort, or returned anything but (state, Decision).
     """
-    what = f"{type(strategy).__name__}.step"
-    with attributed(f"Round {cohort.round}: {what}", RoundError):
+    what, before = f"Round {cohort.round}: {type(strategy).__name__}.step", cohort.updates._version
+    with attributed(what, RoundError), seeded_globals(server.rng.initial_seed()):
         answer: Any = strategy.step(state, cohort, server)
-    said = f"Round {cohort.round}: {what} returned"
+    if cohort.updates._version != before:
+        raise RoundError(f"{what} changed cohort.updates in place; let it work on cohort.updates.clone().")
+    said = f"{what} returned"
     if not (isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[1], Decision)):
         raise RoundError(f"{said} {_kind(answer)}, wanted (state, Decision).")
     remembered, decision = answer
     require_tensors(remembered, f"{said} as state", RoundError)
     require_tensors(decision.downlink, f"{said} as Decision.downlink", RoundError)
-    update, weights = decision.update, decision.weights
-    if not (isinstance(update, Tensor) and update.is_floating_point()):
-        raise RoundError(f"{said} as Decision.update {_kind(update)}, wanted a floating-point tensor.")
-    wanted = (len(cohort.partitions),)
-    if weights is not None and not (isinstance(weights, Tensor) and tuple(weights.shape) == wanted):
-        raise RoundError(f"{said} as Decision.weights {_kind(weights)}, wanted a tensor of shape {wanted}.")
+    _require_vectors(decision, len(cohort.partitions), cohort.layout.size, f"{said} as Decision")
     return remembered, decision
+
+
+def _require_vectors(decision: Decision, clients: int, size: int, said: str) -> None:
+    """Refuse shapes and shares of clients that nobody could use, or score as a detector."""
+    if not (isinstance(decision.update, Tensor) and decision.update.is_floating_point()):
+        raise RoundError(f"{said}.update {_kind(decision.update)}, wanted a floating-point tensor.")
+    for name, wanted in (("weights", (clients,)), ("trust", (clients,)), ("aggregate", (size,))):
+        found: Any = getattr(decision, name)
+        if found is None:
+            continue
+        if not (isinstance(found, Tensor) and tuple(found.shape) == wanted):
+            raise RoundError(f"{said}.{name} {_kind(found)}, wanted a tensor of shape {wanted}.")
+        if not bool(torch.isfinite(found).all()):
+            raise RoundError(f"{said}.{name} values that are not finite.")
+    if decision.weights is not None and bool((decision.weights < 0).any()):
+        raise RoundError(f"{said}.weights values below 0, and no client can have such a share.")
 
 
 def require_tensors(found: Any, said: str, error: type[FedsimError]) -> None:

@@ -84,10 +84,26 @@ class RunDirectory:
         """Replace manifest.json."""
         save_json(self.path / "manifest.json", manifest)
 
+    def read_manifest(self) -> dict[str, Any]:
+        """manifest.json; empty where there is none.
+
+        Raises:
+            CheckpointError: it is not JSON, or not a manifest.
+        """
+        path = self.path / "manifest.json"
+        try:
+            found: Any = json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return {}
+        except ValueError as error:
+            raise CheckpointError(f"{path}: is not JSON: {error}") from error
+        if not isinstance(found, dict) or not isinstance(found.get("config", {}), dict):
+            raise CheckpointError(f"{path}: is not the manifest of a run.")
+        return found
+
     def read_tier(self) -> str | None:
         """The tier in the manifest, if it was measured; a resumed run keeps it."""
-        path = self.path / "manifest.json"
-        known = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        known = self.read_manifest()
         return (
             known.get("tier") if known.get("config", {}).get("engine", {}).get("tier") == "measured" else None
         )
@@ -95,10 +111,9 @@ class RunDirectory:
     def read_code(self) -> str | None:
         """What made the run, see `fedsim.run.code`; None where the manifest does not tell."""
         try:
-            known: Any = json.loads((self.path / "manifest.json").read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+            found = self.read_manifest().get("code")
+        except (OSError, CheckpointError):
             return None
-        found = known.get("code") if isinstance(known, dict) else None
         return found if isinstance(found, str) else None
 
     def append(self, record: Mapping[str, Any]) -> int:

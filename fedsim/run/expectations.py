@@ -3,20 +3,35 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fedsim.config import Experiment
 from fedsim.config_tables import Expectation
 from fedsim.errors import ConfigError
+from fedsim.run.results import is_diagnostic
+from fedsim.run.statistics import statistics_of
 from fedsim.toml import nearest
 
 
-def refuse_unknown(expect: Mapping[str, Expectation], known: Sequence[str]) -> None:
-    """Refuse expectations on metrics that the run will not measure; `train_...` may be a method's own.
+def refuse_unknown(experiment: Experiment, known: Sequence[str]) -> None:
+    """Refuse expectations on what the run will not measure; diagnostics may be a method's own.
+
+    Args:
+        experiment: whose expectations they are.
+        known: metrics, as `fedsim.run.server_evaluation.known_metrics` has them.
 
     Raises:
-        ConfigError: naming the nearest metric.
+        ConfigError: naming the nearest metric, or the statistics that the metric has.
     """
-    for name in expect:
-        if name not in known and not name.startswith("train_"):
+    attack = experiment.attack
+    after = experiment.rounds - attack.window[1] if attack and attack.window else 0
+    for name, wanted in experiment.expect.items():
+        if name not in known and not is_diagnostic(name):
             raise ConfigError(f"expect.{name}: this experiment does not measure it{nearest(name, known)}")
+        told = statistics_of(name, after)
+        if wanted.statistic not in told:
+            raise ConfigError(
+                f"expect.{name}.statistic: this experiment does not tell {wanted.statistic!r} of it; "
+                f"known: {', '.join(told)}"
+            )
 
 
 def check(expect: Mapping[str, Expectation], metrics: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -196,6 +196,11 @@ def _finished(experiment: Experiment, seed: int, directory: RunDirectory) -> Out
             f"{directory.path}: holds a finished run of experiment {result['digest'][:12]}, but the file now "
             f"reads {experiment.digest()[:12]}: undo the change, or start anew without --resume."
         )
+    if result.get("seed") != seed:
+        raise CheckpointError(
+            f"{directory.path}: holds a finished run of seed {result.get('seed')}, but the file now asks for "
+            f"seed {seed}: undo the change, or start anew without --resume."
+        )
     told = judged(experiment, result)  # the expectations may have changed since
     directory.write_result(told)
     return Outcome(seed, told["status"], directory.path, told)

@@ -9,7 +9,7 @@ from typing import Any
 
 from fedsim.config import Experiment
 from fedsim.contracts import Failure
-from fedsim.errors import FedsimError
+from fedsim.errors import CheckpointError, FedsimError
 from fedsim.federation import Federation
 from fedsim.params import digest
 from fedsim.run import checkpoint as checkpoints
@@ -85,7 +85,7 @@ class SeedRun:
         if tier(parts) == "T0":
             refuse_in_messages(parts.plugins.attack)
         server = ServerEvaluation.of(parts, server_device(experiment.engine.device))
-        refuse_unknown(experiment.expect, known_metrics(parts, server))
+        refuse_unknown(experiment, known_metrics(parts, server))
         adversary, layout = Adversary.of(parts), parts.layout
         store = PrivateStore(directory.private, experiment.engine.private_memory * 2**30)
         resumed, records, code = None, [], code_digest(experiment)
@@ -99,6 +99,8 @@ class SeedRun:
                 parts = replace(parts, settled_tier=directory.read_tier())
                 code = joined(directory.read_code(), code)
             else:
+                if resume:
+                    _require_same_file(directory, experiment)
                 directory.create()
             directory.result.unlink(missing_ok=True)
             directory.write_manifest(manifest(parts, layout, code=code))
@@ -234,6 +236,16 @@ class SeedRun:
             "not_reproducible_because": lost,
             "timing": {name: sum(record["seconds"][name] for record in records) for name in PHASES},
         }
+
+
+def _require_same_file(directory: RunDirectory, experiment: Experiment) -> None:
+    """Rounds without a checkpoint are played again, so only the file that made them may replace them."""
+    begun = directory.read_manifest().get("digest", experiment.digest())
+    if begun != experiment.digest():
+        raise CheckpointError(
+            f"{directory.path}: holds rounds of experiment {str(begun)[:12]}, but the file now reads "
+            f"{experiment.digest()[:12]}: undo the change, or start anew without --resume."
+        )
 
 
 def defence_active(records: Sequence[Mapping[str, Any]]) -> bool | None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from scipy.special import stdtrit  # scipy.stats takes a second to import
 
-STATISTICS = ("last", "best", "validation_selected")
+from fedsim.run.statistics import STATISTICS
 
 
 def interval(values: Sequence[float]) -> dict[str, Any]:

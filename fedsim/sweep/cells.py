@@ -107,7 +107,7 @@ def _check(experiment: Experiment, seed: int, known: dict[str, FederatedData]) -
     parts = Parts(experiment, seed, plugins, _data(experiment, seed, plugins, known))
     server = ServerEvaluation.of(parts, torch.device("cpu"))
     metrics = known_metrics(parts, server)
-    refuse_unknown(experiment.expect, metrics)
+    refuse_unknown(experiment, metrics)
     adversary = Adversary.of(parts)
     honest = without_attack(experiment)
     if honest is not None:

@@ -3,16 +3,10 @@
 from collections.abc import Iterable, Mapping, Sequence
 
 from fedsim.errors import ConfigError
-from fedsim.run.durability import LATER
 from fedsim.run.results import is_diagnostic
+from fedsim.run.statistics import STATISTICS, statistics_of
 from fedsim.sweep.settings import Report
 from fedsim.toml import nearest
-
-STATISTICS = ("last", "best", "validation_selected")
-COUNTS = ("true_positives", "false_positives", "false_negatives", "true_negatives")
-DETECTOR = ("precision", "recall", "f1", "false_positive_rate", "weight_kept", *COUNTS)
-LIFESPAN = ("rounds", "smoothed", "still_alive", "smoothed_still_alive")
-DURABILITY = ("at_stop", "auc50", "auc_rounds", "floor", "floor_at_stop")
 
 
 def paths_of(known: Sequence[str], after: int) -> frozenset[str]:
@@ -22,13 +16,7 @@ def paths_of(known: Sequence[str], after: int) -> frozenset[str]:
         known: names of what the run measures, as `fedsim.run.server_evaluation.known_metrics` has them.
         after: rounds that the run goes on after an attack's last.
     """
-    parts: dict[str, tuple[str, ...]] = {name: STATISTICS for name in known}
-    if "detector" in parts:
-        parts["detector"] = DETECTOR
-    if "attack_success" in parts:
-        later = tuple(f"plus_{rounds}" for rounds in LATER if rounds <= after)
-        parts["attack_success"] = (*STATISTICS, *DURABILITY, *later)
-        parts["attack_lifespan"] = LIFESPAN
+    parts = {name: statistics_of(name, after) for name in known}
     found = {f"{name}.{part}" for name, own in parts.items() for part in own}
     found |= {"defence_active"} if "detector" in parts else set()
     found |= {"test_accuracy.change"} if {"test_accuracy", "clean_test_accuracy"} <= set(parts) else set()
@@ -66,4 +54,4 @@ def _require(key: str, wanted: str, known: Iterable[str]) -> None:
 
 def _may_be_added(path: str) -> bool:
     name, _, statistic = path.partition(".")
-    return statistic in ("", *STATISTICS) and (name.startswith("train_") or is_diagnostic(name))
+    return statistic in ("", *STATISTICS) and is_diagnostic(name)

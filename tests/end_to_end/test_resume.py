@@ -100,6 +100,32 @@ def test_a_changed_experiment_is_refused(fedsim, sets):
     assert changed.err.count("\n") == 1
 
 
+def test_another_seed_is_not_given_the_result_that_is_there(fedsim, sets):
+    assert fedsim("run", "quick.toml", *sets("seeds=[0]")).code == 0
+    other = fedsim("run", "quick.toml", *sets("seeds=[1]"), "--resume")
+    assert (other.code, other.err.count("\n")) == (2, 1)
+    assert "holds a finished run of seed 0, but the file now asks for seed 1" in other.err
+
+
+def test_rounds_without_a_checkpoint_are_replaced_by_the_same_experiment_alone(fedsim, sets):
+    plain = ("checkpoint.every=0", "rounds=2")
+    first = fedsim("run", "quick.toml", *sets(*plain))
+    (first.folder / "result.json").unlink()
+    changed = fedsim("run", "quick.toml", *sets(*plain, "client.optimizer.momentum=0.5"), "--resume")
+    assert (changed.code, changed.err.count("\n")) == (2, 1)
+    assert "holds rounds of experiment" in changed.err
+    assert fedsim("run", "quick.toml", *sets(*plain), "--resume").sha == first.sha
+
+
+def test_a_damaged_manifest_is_refused_in_one_line(fedsim, sets):
+    folder = fedsim("run", "quick.toml", *sets("rounds=2")).folder
+    (folder / "result.json").unlink()
+    (folder / "manifest.json").write_text("{")
+    done = fedsim("run", "quick.toml", *sets("rounds=2"), "--resume")
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert "manifest.json: is not JSON" in done.err
+
+
 def test_a_changed_experiment_is_refused_in_the_middle_too(fedsim, spawn, sets, tmp_path):
     killing = sets(*TWENTY, "client.kill_in_round=3", f"client.flag={tmp_path / 'flag'}")
     before = spawn("run", "quick.toml", *killing)

@@ -5,8 +5,10 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from fedsim.contracts import Decision
+from fedsim.contracts import Cohort, Decision, Server
 from fedsim.errors import PluginError, RoundError
+from fedsim.params import Layout
+from fedsim.rng import stream
 from fedsim.run.decision import apply, decide, first_state
 from fedsim.run.round_loop import RoundLoop
 
@@ -29,12 +31,17 @@ class Hostile:
         return self.answer(state, cohort, server)
 
 
-@dataclass(frozen=True)
-class Asked:
-    """As much of a cohort as the checks look at."""
+LAYOUT = Layout((("w", (3,), torch.float32),), ())
 
-    round: int = 1
-    partitions: tuple[int, ...] = (0, 1)
+
+def cohort():
+    return Cohort(
+        round=1, partitions=(0, 1), updates=torch.ones(2, 3), examples=torch.tensor([5, 5]), layout=LAYOUT
+    )
+
+
+def server():
+    return Server(model=torch.zeros(3), rng=stream(0, "rule"))
 
 
 def mean(**changes):
@@ -68,6 +75,15 @@ def test_a_bad_first_state_is_bad_input(start, message):
         (lambda *_: ({}, mean(update=[0.0])), "step returned as Decision.update an object of type list"),
         (lambda *_: ({}, mean(update=torch.zeros(3, dtype=torch.int64))), "step .*int64, wanted a floating"),
         (lambda *_: ({}, mean(weights=torch.zeros(7))), r"step .*\(7,\).*wanted a tensor of shape \(2,\)"),
+        (lambda *_: ({}, mean(trust="yes")), "step .*trust an object of type str, wanted a tensor of shape"),
+        (lambda *_: ({}, mean(trust=torch.zeros(7))), r"step .*trust .*\(7,\).*wanted .* \(2,\)"),
+        (lambda *_: ({}, mean(aggregate=torch.zeros(7))), r"step .*aggregate .*\(7,\).*wanted .* \(3,\)"),
+        (
+            lambda *_: ({}, mean(weights=torch.tensor([torch.nan, 1]))),
+            "step .*weights values that are not fin",
+        ),
+        (lambda *_: ({}, mean(weights=torch.tensor([-5.0, 1]))), "step .*weights values below 0"),
+        (lambda state, cohort, server: cohort.updates.zero_(), r"step changed cohort.updates in place"),
         (
             lambda *_: ({}, mean(downlink={"x": 3})),
             "step .*downlink 'x': an object of type int",
@@ -76,7 +92,13 @@ def test_a_bad_first_state_is_bad_input(start, message):
 )
 def test_a_bad_decision_fails_the_round(answer, message):
     with pytest.raises(RoundError, match="Round 1: Hostile." + message):
-        decide(Hostile(None, answer), {}, Asked(), None)
+        decide(Hostile(None, answer), {}, cohort(), server())
+
+
+def test_global_generators_follow_the_seed():
+    rule = Hostile(None, lambda *_: ({}, mean(update=torch.randn(3))))
+    first, second = (decide(rule, {}, cohort(), server())[1].update for _ in range(2))
+    assert torch.equal(first, second)
 
 
 def test_a_rule_that_writes_into_what_it_was_given_changes_no_model(make_parts, fake_federation, monkeypatch):
@@ -97,7 +119,7 @@ def test_a_rule_that_writes_into_what_it_was_given_changes_no_model(make_parts, 
 def test_a_model_carries_no_gradient_s_graph_from_round_to_round(make_parts):
     layout = make_parts().layout
     update = torch.zeros(layout.size, requires_grad=True)
-    assert not apply(torch.zeros(layout.size), Decision(update=update), Asked(), layout).requires_grad
+    assert not apply(torch.zeros(layout.size), Decision(update=update), cohort(), layout).requires_grad
 
 
 def play(parts, federation):

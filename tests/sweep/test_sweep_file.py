@@ -179,7 +179,7 @@ def test_data_that_cannot_be_divided_is_refused_before_anything_runs(write):
 
 
 def test_metrics_that_a_client_method_may_add_are_let_pass(write):
-    metrics = ["train_penalty.last", "client_diagnostic_curvature.best", "test_accuracy.validation_selected"]
+    metrics = ["client_diagnostic_curvature.best", "test_accuracy.validation_selected"]
     check_cells(*read(write(f"[sweep]\nrounds = [1]\n[sweep.report]\nmetrics = {metrics}\n")), 0)
 
 
