@@ -113,7 +113,8 @@ class Engine(Section):
             keeps the faster, also over a resume, so that machines may differ.
         chunk: clients per task, in T2 those computed at once; None: by a rule on declared sizes.
         address: of a running Ray cluster to join.
-        gpus_per_worker: share of a card; `auto`: all cards divided evenly.
+        gpus_per_worker: share of a card; `auto`: spread evenly, as many on a card as
+            its memory was found to hold.
         deadline: seconds that a worker may take for its share of a round; None: no limit.
         dtype: of parameters and inputs.
         private_memory: GiB of private client tensors that the driver keeps in memory; the rest on disk.

@@ -30,7 +30,8 @@ class EngineOptions:
             its own; `ray`: actors, on this machine or on a cluster.
         workers: how many; None: one per usable core, 8 at most. Results never depend on it.
         device: `auto` takes CUDA where there is one; `cuda` deals the cards out in turn.
-        gpus_per_worker: share of a card that one worker is given; `auto`: all cards divided evenly.
+        gpus_per_worker: share of a card that one worker is given; `auto`: spread evenly, as many on a card as
+            its memory was found to hold.
         address: a running Ray cluster to join, such as `auto` or `10.0.0.1:6379`; None: start one.
         deadline: seconds that one worker may take for its share of a round; None: no limit. A client that
             hangs takes it three times: in its chunk, in the chunk's second trial, and alone.

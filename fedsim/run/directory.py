@@ -1,7 +1,7 @@
 """The folder of one seed's run: what was asked, each round as it ends, the result, the model.
 
 manifest.json        config, digest, versions, hardware, data; written before round 1
-rounds.jsonl         one line per finished round, on disk before the next begins
+rounds.jsonl         one line per finished round, written before the next begins
 result.json          status, metrics, failures, timing
 model.safetensors    the shared tensors
 curves.png           metrics over rounds
@@ -19,7 +19,7 @@ from typing import Any
 
 from fedsim.contracts import Tensors
 from fedsim.errors import CheckpointError, ConfigError
-from fedsim.run.atomic_files import finite, remove_partial, save_json, save_tensors
+from fedsim.run.atomic_files import remove_partial, save_json, save_tensors
 
 
 @dataclass(frozen=True)
@@ -117,13 +117,16 @@ class RunDirectory:
         return found if isinstance(found, str) else None
 
     def append(self, record: Mapping[str, Any]) -> int:
-        """Add one round and wait until it is on disk; returns the length of the file in bytes."""
-        line = json.dumps(finite(record), allow_nan=False, ensure_ascii=False) + "\n"
+        """Add one round of finite values, for every reader at once; returns the bytes of the file."""
+        line = json.dumps(record, allow_nan=False, ensure_ascii=False) + "\n"
         with self.rounds.open("ab") as stream:
             stream.write(line.encode())
-            stream.flush()
-            os.fsync(stream.fileno())
             return stream.tell()
+
+    def keep_rounds(self) -> None:
+        """Wait until all rounds are on disk, as a checkpoint that counts on them must."""
+        with self.rounds.open("ab") as stream:
+            os.fsync(stream.fileno())
 
     def rewind(self, length: int, rounds: int) -> list[dict[str, Any]]:
         """The records in the first `length` bytes; what follows, such as half a line, is cut off.

@@ -161,6 +161,7 @@ class SeedRun:
                 memory=memory,
                 files=files,
             )
+            self.directory.keep_rounds()
             checkpoints.save(self.directory.checkpoint, saved)
             self.store.sweep()
 

@@ -7,13 +7,17 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import torch
+
 from fedsim.config_tables import Engine
+from fedsim.engine.card_memory import Weight, fit_cards, weigh
 from fedsim.engine.options import EngineOptions
+from fedsim.engine.protocols import Task
 from fedsim.engine.start import start
 from fedsim.federation import Federation, TrainOrder
 from fedsim.run.assembly import Parts
 from fedsim.run.cohort import draw_cohort
-from fedsim.run.engine_federation import EngineFederation, TimedSetup
+from fedsim.run.engine_federation import EngineFederation, TimedSetup, default_chunk
 from fedsim.run.private_store import PrivateStore
 from fedsim.run.provenance import tier
 from fedsim.run.threads import one_thread
@@ -97,7 +101,6 @@ def _federation(
     setup = TrainingSetup(
         parts.plugins.method, parts.seed, parts.dtype, stacked=stacked, attack=parts.plugins.attack
     )
-    engine = start(engine_options(table), TimedSetup(setup), parts.data)
     sizes = [len(client.train) for client in parts.data.clients]
     length: Callable[[int], int] | None = None
     if table.chunk is not None:
@@ -105,6 +108,24 @@ def _federation(
     elif stacked:
         spec = parts.data.clients[0].spec
         length = partial(stacked_chunk, program=parts.program, spec=spec, sizes=sizes)
-    return EngineFederation(
-        engine, store, sizes, size=parts.layout.size, chunk=length, tier=name, timed=timed
+    size = parts.layout.size
+    clients = (length or partial(default_chunk, work=sum(sizes) / len(sizes) * size))(
+        parts.experiment.federation.clients_per_round
     )
+    options = fit_cards(
+        engine_options(table),
+        torch.cuda.device_count(),
+        partial(_weight_on_card, parts, setup, clients),
+    )
+    engine = start(options, TimedSetup(setup), parts.data)
+    return EngineFederation(engine, store, sizes, size=size, chunk=length, tier=name, timed=timed)
+
+
+def _weight_on_card(parts: Parts, setup: TrainingSetup, clients: int) -> Weight:
+    """Of the clients with most examples, as many as travel together."""
+    sizes, initial, layout = [len(one.train) for one in parts.data.clients], parts.initial, parts.layout
+    largest = sorted(range(len(sizes)), key=lambda partition: -sizes[partition])[:clients]
+    task = Task(tuple(sorted(largest)), (None,) * len(largest))
+    order = TrainOrder(1, layout.flatten(initial), layout.integers_of(initial))
+    options = engine_options(parts.experiment.engine)
+    return weigh(options, setup, parts.data, broadcast=order, task=task)

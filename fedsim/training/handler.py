@@ -105,6 +105,7 @@ class TrainingHandler:
                     received=received,
                     together=self._stacked_examples,
                 )
+                received.require_unchanged()
                 found |= {update.partition: update for update in updates}
             except Exception as error:
                 detour = _detour(error)
@@ -132,7 +133,9 @@ class TrainingHandler:
     ) -> LocalUpdate | LocalEvaluation | Failure:
         try:
             here, received = self._here(order)
+            received.require_unchanged()
             result: LocalUpdate | LocalEvaluation = act(self._info(partition), here, private, received)
+            received.require_unchanged()
         except Exception as error:
             return Failure(
                 round=order.round,

@@ -18,11 +18,13 @@ class Received:
         vector: [d], never written to.
         integers: the integer tensors by name.
         layout: of the vector.
+        version: of the vector when it came, by which torch counts writes.
     """
 
     vector: Vector
     integers: Tensors
     layout: Layout
+    version: int
 
     @classmethod
     def of(cls, order: Order, layout: Layout) -> "Received":
@@ -39,7 +41,19 @@ class Received:
         for name, shape, _ in layout.integers:
             if name not in order.integers or tuple(order.integers[name].shape) != shape:
                 raise RoundError(f"The order lacks the shared integer tensor {name!r} of shape {shape}.")
-        return cls(order.vector, order.integers, layout)
+        return cls(order.vector, order.integers, layout, order.vector._version)
+
+    def require_unchanged(self) -> None:
+        """Nobody's losses, steps or projections wrote into what all clients share.
+
+        Raises:
+            RoundError: somebody's did; other clients' results would depend on who came first.
+        """
+        if self.vector._version != self.version:
+            raise RoundError(
+                "The received model (context.anchor) was changed in place, which other clients share: let "
+                "the client method work on clones."
+            )
 
     @cached_property
     def anchor(self) -> Tensors:

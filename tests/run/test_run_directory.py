@@ -4,6 +4,7 @@ import os
 import pytest
 
 from fedsim.errors import CheckpointError, ConfigError
+from fedsim.run.atomic_files import finite
 from fedsim.run.directory import RunDirectory, fresh_folder, latest_folder, seed_folder
 
 
@@ -17,8 +18,8 @@ def directory(tmp_path):
 
 
 def test_rounds_are_lines_of_valid_json(directory):
-    directory.append({"round": 1, "metrics": {"test_loss": float("nan")}})
-    directory.append({"round": 2, "metrics": {"test_loss": float("inf")}})
+    directory.append(finite({"round": 1, "metrics": {"test_loss": float("nan")}}))
+    directory.append(finite({"round": 2, "metrics": {"test_loss": float("inf")}}))
     lines = directory.rounds.read_text().splitlines()
     assert [json.loads(line)["metrics"]["test_loss"] for line in lines] == [None, None]
     assert "NaN" not in directory.rounds.read_text()

@@ -115,3 +115,31 @@ def test_an_unknown_partition_is_a_failure(tiny):
     assert isinstance(handler.run(order, Task((5,), (None,)))[0], Failure)
     with pytest.raises(ValueError, match="argument"):
         handler.run(order, Task((0,), ()))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Writing(Plain):
+    """Its losses write into what all clients of a worker share."""
+
+    def program(self, client, round):
+        program = super().program(client, round)
+        losses = program.phases[0].losses
+
+        def writing(tensors, batch, context):
+            for value in context.anchor.values():
+                value.zero_()
+            return losses(tensors, batch, context)
+
+        return replace(program, phases=(replace(program.phases[0], losses=writing),))
+
+
+@pytest.mark.parametrize("stacked", [False, True])
+def test_a_loss_that_writes_into_what_clients_share_is_a_failure_of_all(tiny, stacked):
+    data = tiny.federated((10, 7))
+    handler, order = handler_and_order(tiny, Writing(model=tiny.seeded()), data)
+    handler = TrainingSetup(handler.setup.method, tiny.SEED, torch.float64, stacked=stacked)(
+        data, WorkerPlace(0, tiny.CPU)
+    )
+    found = handler.run(order, Task((0, 1), (None, None)))
+    assert [type(result) for result in found] == [Failure, Failure]
+    assert all("context.anchor) was changed in place" in result.message for result in found)
