@@ -215,7 +215,9 @@ def test_what_other_code_made_is_played_again_or_kept_on_request(write, play, fo
     assert "fedsim: runs made by other code: 4, kept as asked." in capsys.readouterr().err
     assert stamps(folder / "out") == first
     assert play(file, "seeds=[0]", filters=["attack=loud"]) == 0
-    assert "fedsim: runs made by other code: 2, played again; --any-code keeps them." in capsys.readouterr().err
+    assert (
+        "fedsim: runs made by other code: 2, played again; --any-code keeps them." in capsys.readouterr().err
+    )
     status = {row["axes"]["attack"]: row["status"] for row in rows(folder / "out")}
     assert status == {"none": "completed", "loud": "completed", "soft": "missing"}
     assert play(file, "seeds=[0]") == 0
