@@ -8,8 +8,10 @@ import contextlib
 import gc
 import math
 import os
+import signal
 import socket
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Iterator, Sequence
@@ -195,7 +197,7 @@ def _connect(ray: Any, options: EngineOptions, nbytes: int) -> bool:
         return False
     _require_listener(options.address)
     try:
-        with _quiet():
+        with _quiet(), _own_ending():
             if options.address is not None:
                 ray.init(address=options.address, log_to_driver=False, logging_level="ERROR")
             else:
@@ -264,6 +266,19 @@ def _check_resources(ray: Any, workers: int, share: float) -> None:
                 f"which has {cpus:g} and {cards:g} free: lower engine.workers or end what else runs there."
             )
         time.sleep(0.2)
+
+
+@contextmanager
+def _own_ending() -> Iterator[None]:
+    """Keep the caller's handler of SIGTERM; Ray sets its own, which exit, while it starts."""
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    except SystemExit as ended:
+        raise KeyboardInterrupt from ended
+    finally:
+        if callable(before) and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager

@@ -12,6 +12,7 @@ checkpointed and resumed like any other; a rule that keeps anything else stops w
 import importlib
 import inspect
 import logging
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from typing import Any, cast
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy import Strategy
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 from torch import Tensor
 
 from fedsim.contracts import Cohort, Decision, Server, Tensors, Vector
@@ -31,6 +33,7 @@ from fedsim.flower.records import to_arrays, to_tensors
 from fedsim.flower.stock_state import extract, restore, snapshot
 from fedsim.params import Layout
 from fedsim.rng import seeded_globals
+from fedsim.toml import shown
 
 # The platform draws cohorts and owns the round loop, so these keys of Flower's rules have no say.
 PLATFORM_KEYS = {
@@ -172,10 +175,23 @@ def _check_options(target: type, options: Mapping[str, Any], path: str) -> None:
             raise ConfigError(
                 f"unknown key '{path}.{key}' for kind {target.__name__}; known: {', '.join(known)}."
             )
+        _check_value(parameters[key].annotation, options[key], f"{path}.{key}")
     for name in known:
         parameter = parameters[name]
         if parameter.default is parameter.empty and name not in options:
             raise ConfigError(f"{path}.{name}: missing; {target.__name__} needs it.")
+
+
+def _check_value(annotation: Any, value: Any, path: str) -> None:
+    """Hold a value against the type that the rule declares; Flower itself looks at few."""
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ConfigError(f"{path}: wanted a finite number, found {value}.")
+    if annotation is inspect.Parameter.empty:
+        return
+    try:
+        TypeAdapter(annotation, config=ConfigDict(strict=True, arbitrary_types_allowed=True)).validate_python(value)
+    except ValidationError as error:
+        raise ConfigError(f"{path}: {error.errors()[0]['msg']}, found {shown(value)}.") from error
 
 
 def _named(layout: Layout, vector: Vector) -> dict[str, Tensor]:

@@ -1,4 +1,5 @@
 import gc
+import signal
 import subprocess
 import sys
 
@@ -179,3 +180,17 @@ def test_an_address_where_nobody_answers_is_an_error(cluster):
 def test_a_local_start_is_quiet_and_ends_with_the_engine():
     done = run_script(workers=2, address=None, third="exit")
     assert (done.stdout, done.stderr, done.returncode) == ("[10, 20]\nFalse\n", "", 0)
+
+
+def test_a_signal_while_ray_starts_interrupts_and_leaves_the_caller_s_handler():
+    def own(number, frame):
+        raise AssertionError("called too early")
+
+    before = signal.signal(signal.SIGTERM, own)
+    try:
+        with pytest.raises(KeyboardInterrupt), ray_backend._own_ending():
+            signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(number))  # as Ray does
+            signal.raise_signal(signal.SIGTERM)
+        assert signal.getsignal(signal.SIGTERM) is own
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -130,6 +130,9 @@ def test_half_precision_tensors_and_a_cohort_of_one():
         ({"fraction_train": 0.5}, r"strategy.fraction_train: fedsim decides this"),
         ({"serverlearningrate": 1.0}, r"unknown key 'strategy.serverlearningrate' for kind FedAvgM"),
         ({"weighted_by_key": "n"}, r"strategy.weighted_by_key: is set by the platform"),
+        ({"server_momentum": "x"}, r"strategy.server_momentum: .*valid number, found \"x\""),
+        ({"server_momentum": True}, r"strategy.server_momentum: .*valid number, found true"),
+        ({"server_momentum": float("nan")}, r"strategy.server_momentum: wanted a finite number"),
     ],
 )
 def test_keys_that_cannot_be_set_are_named(options, message):
