@@ -9,6 +9,7 @@ import argparse
 import statistics
 import time
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -26,8 +27,9 @@ from fedsim.training.functional import FunctionalModel, model_tensors  # noqa: E
 from fedsim.training.optimizers import Adam  # noqa: E402
 from fedsim.training.template import SeededModel  # noqa: E402
 from fedsim.watermark.descent import descend, summed  # noqa: E402
+from fedsim.watermark.explanation import explain  # noqa: E402
 from fedsim.watermark.graph_level import GraphKey, GraphMark  # noqa: E402
-from fedsim.watermark.loss import pcgrad  # noqa: E402
+from fedsim.watermark.loss import embedding_loss, pcgrad  # noqa: E402
 from fedsim.watermark.statistics import least_p, matching_index  # noqa: E402
 from fedsim.watermark.subgraphs import draw_sets  # noqa: E402
 
@@ -52,10 +54,7 @@ PLANS = (
 
 def run(kind: str, plan: Plan, seed: int, given: argparse.Namespace, graphs: Graphs) -> dict[str, float]:
     """One model."""
-    sizes = [len(graphs) * 6 // 10, len(graphs) * 2 // 10]
-    sizes.append(len(graphs) - sum(sizes))
-    roles = stratified(graphs.y.numpy(), sizes, rng.numpy_stream(seed, "split"))
-    train, val, test = (torch.from_numpy(role) for role in roles)
+    train, val, test = split_graphs(graphs, seed)
     table = {"kind": kind, "hidden": 64, "layers": 3, "dropout": 0.1}
     model = SeededModel(build("models", table, "model"), seed).build(
         DataSpec("graphs", (graphs.x.shape[1],), 2)
@@ -92,6 +91,34 @@ def run(kind: str, plan: Plan, seed: int, given: argparse.Namespace, graphs: Gra
     }
 
 
+def freely(plan: Plan, seed: int, size: int, graphs: Graphs) -> dict[str, float]:
+    """What no model can beat: answers chosen for the key alone, the best of a few descents."""
+    train, _, _ = split_graphs(graphs, seed)
+    key = key_of(plan, seed, graphs, train, size)
+    mark, best = GraphMark.of(graphs, key), {"met": -1.0}
+    for restart in range(3):
+        draws = rng.stream(seed, "free", restart)
+        start = 2 * torch.randn(*key.sets.shape, 2, generator=draws, dtype=torch.float64)
+
+        def losses(answers: Mapping[str, Tensor], step: int) -> Tensor:
+            return embedding_loss(mark.projection, key.signs, answers["logits"].softmax(dim=-1), MARGIN)
+
+        found = descend({"logits": start}, losses, Adam(learning_rate=0.05), 300)["logits"].softmax(dim=-1)
+        match = key.match(explain(mark.collections.x, found).sign().to(torch.int8)[:, key.features])
+        if match.matches / match.positions > best["met"]:
+            best = {"met": match.matches / match.positions, "p": match.p}
+    varied = (mark.collections.x != mark.collections.x[:, :1]).any(dim=1)[:, key.features]
+    return {**best, "varied": float(varied.double().mean())}
+
+
+def split_graphs(graphs: Graphs, seed: int) -> tuple[Tensor, ...]:
+    """Train, validation and test graphs, [.] int64 each: 60 / 20 / 20 %."""
+    sizes = [len(graphs) * 6 // 10, len(graphs) * 2 // 10]
+    sizes.append(len(graphs) - sum(sizes))
+    roles = stratified(graphs.y.numpy(), sizes, rng.numpy_stream(seed, "split"))
+    return tuple(torch.from_numpy(role) for role in roles)
+
+
 def key_of(plan: Plan, seed: int, graphs: Graphs, train: Tensor, size: int) -> GraphKey:
     """Keys follow from the seed, so that the table repeats."""
     draws = rng.stream(seed, "key")
@@ -117,6 +144,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=200)
     parser.add_argument("--strength", type=float, default=100.0)
     parser.add_argument("--size", type=int, default=5, help="graphs of a collection")
+    parser.add_argument("--free", action="store_true", help="no models: answers chosen for the key alone")
     parser.add_argument("--models", nargs="+", default=["gcn", "sgc", "sage"])
     given = parser.parse_args()
     torch.set_num_threads(1)
@@ -125,6 +153,15 @@ def main() -> None:
         f"{given.seeds} seeds, {given.epochs} epochs, strength {given.strength:g}, "
         f"collections of {given.size} graphs: means, and the largest p"
     )
+    if given.free:
+        for plan in PLANS[1:]:
+            cells = [freely(plan, seed, given.size, pool.graphs) for seed in range(given.seeds)]
+            met, varied = (statistics.fmean(cell[name] for cell in cells) for name in ("met", "varied"))
+            told = (
+                f"positions that vary {varied:.4f}  met {met:.4f}  largest p {max(c['p'] for c in cells):.2g}"
+            )
+            print(f"free   {plan.name:16} {told}", flush=True)
+        return
     print("model  mark             train   val     test    met     largest p  least possible  MI    CPU s")
     for kind in given.models:
         for plan in PLANS:
