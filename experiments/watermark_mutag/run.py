@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -113,8 +114,8 @@ def freely(plan: Plan, seed: int, size: int, graphs: Graphs) -> dict[str, float]
 
 def split_graphs(graphs: Graphs, seed: int) -> tuple[Tensor, ...]:
     """Train, validation and test graphs, [.] int64 each: 60 / 20 / 20 %."""
-    sizes = [len(graphs) * 6 // 10, len(graphs) * 2 // 10]
-    sizes.append(len(graphs) - sum(sizes))
+    first, second = len(graphs) * 6 // 10, len(graphs) * 2 // 10
+    sizes = np.array([first, second, len(graphs) - first - second])
     roles = stratified(graphs.y.numpy(), sizes, rng.numpy_stream(seed, "split"))
     return tuple(torch.from_numpy(role) for role in roles)
 

@@ -74,7 +74,7 @@ def checked(answer: Any, nodes: int, classes: int, name: str) -> Tensor:
     if not bool(torch.isfinite(found).all()):
         raise ConfigError(f"{name}: answers with numbers that are not finite.")
     off = (found.sum(dim=1) - 1).abs().max()
-    if float(found.min()) < 0 or float(found.max()) > 1 or float(off) > min(0.5, _ROUNDED * classes):
+    if float(found.min()) < 0 or float(found.max()) > 1 or float(off) > _ROUNDED * classes + 1e-9:
         raise ConfigError(f"{name}: answers with rows that are not probabilities (not in [0, 1] with sum 1).")
     return found
 

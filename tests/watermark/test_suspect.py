@@ -133,6 +133,8 @@ def test_answers_that_are_no_probabilities(rows, message):
 
 def test_lists_and_rounded_answers_are_taken():
     assert checked([[0.3, 0.3, 0.3, 0.0]] * 3, 3, 4, "suspect").dtype == torch.float64
+    many = torch.full((3, 15), 1 / 15, dtype=torch.float64)  # 0.067, which rounds to 0.1
+    assert float(checked(many.round(decimals=1), 3, 15, "suspect").sum()) == pytest.approx(4.5)
 
 
 def test_hard_labels_are_told(world, honest):
