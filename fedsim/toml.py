@@ -156,5 +156,7 @@ def _phrase(entry: Mapping[str, Any]) -> str:
         return f"a number {entry['msg'].removeprefix('Input should be ')}"
     if kind.endswith("_type") and kind.removesuffix("_type") in _TYPES:
         return _TYPES[kind.removesuffix("_type")]
+    if kind == "string_pattern_mismatch":
+        return f"text of the form {limit['pattern']}"
     message = str(entry["msg"]).removeprefix("Value error, ")
     return message.removeprefix("Input should be ").rstrip(".")

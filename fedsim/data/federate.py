@@ -107,7 +107,7 @@ def _divide(pool: Pool, parts: list[Integers], roles: Roles) -> Divided:
     everything = np.concatenate(parts)
     if len(np.unique(everything)) != len(everything):
         raise DataError(
-            f"The partition gives items of {pool.name} to several clients; only nodes may overlap."
+            f"federation.partition: gives items of {pool.name} to several clients; only nodes may overlap."
         )
     if isinstance(pool, RowPool):
         return divide_rows(pool, parts, roles)
@@ -151,23 +151,23 @@ def _labels(pool: Pool) -> Integers:
 def _homes(parts: Sequence[Integers], items: Items, clients: int, partition: str) -> list[int]:
     """The data set of each client, after checking what the partition returned."""
     if len(parts) != clients:
-        raise DataError(f"The partition {partition} made {len(parts)} parts for {clients} clients.")
+        raise DataError(f"federation.partition: {partition} made {len(parts)} parts for {clients} clients.")
     sizes = np.array([len(part) for part in parts])
     if not sizes.all():
         raise DataError(
-            f"The partition {partition} leaves client {int(sizes.argmin())} empty: "
+            f"federation.partition: {partition} leaves client {int(sizes.argmin())} empty: "
             "take fewer clients, or change its options."
         )
     owner, together = np.repeat(np.arange(clients), sizes), np.concatenate(parts).astype(np.int64)
     pairs = np.unique(owner * len(items) + together)
     if together.min() < 0 or together.max() >= len(items) or len(pairs) != len(together):
-        raise DataError(f"The partition {partition} gives a client repeated or unknown items.")
+        raise DataError(f"federation.partition: {partition} gives a client repeated or unknown items.")
     sets = items.dataset[together]
     homes = sets[np.cumsum(sizes) - sizes]
     mixed = owner[sets != homes[owner]]
     if len(mixed):
         raise DataError(
-            f"The partition {partition} mixes several data sets in client {mixed[0]}: "
+            f"federation.partition: {partition} mixes several data sets in client {mixed[0]}: "
             'with several data sets use partition = "per_dataset".'
         )
     return [int(home) for home in homes]

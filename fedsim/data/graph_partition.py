@@ -51,7 +51,7 @@ class Louvain:
         communities = [np.array(sorted(community), dtype=np.int64) for community in found]
         if len(communities) < clients:
             raise DataError(
-                f"The partition louvain found {len(communities)} communities for {clients} clients: "
+                f"federation.partition: louvain found {len(communities)} communities for {clients} clients: "
                 "raise federation.partition.resolution, or take fewer clients."
             )
         return packed(communities, clients)
@@ -87,7 +87,7 @@ class MetisOverlap:
         each = self.clients_per_community
         if clients % each:
             raise DataError(
-                f"The partition metis_overlap places {each} clients in every community: "
+                f"federation.partition: metis_overlap places {each} clients in every community: "
                 f"federation.clients must be a multiple of {each}, found {clients}."
             )
         communities = metis_parts("metis_overlap", items, clients // each, rng)
@@ -114,8 +114,8 @@ def metis_parts(partition: str, items: Items, parts: int, rng: np.random.Generat
     nodes = [np.flatnonzero(owner == part) for part in range(parts)]
     if empty := [part for part, members in enumerate(nodes) if not len(members)]:
         raise DataError(
-            f"The partition {partition} leaves {len(empty)} of {parts} parts of {len(items)} nodes empty "
-            f"(first: part {empty[0]}): take fewer clients."
+            f"federation.partition: {partition} leaves {len(empty)} of {parts} parts of {len(items)} nodes "
+            f"empty (first: part {empty[0]}): take fewer clients."
         )
     return nodes
 
@@ -128,7 +128,7 @@ def adjacency(partition: str, items: Items) -> "sparse.csr_array":
     """
     if items.edge_index is None or len(np.unique(items.dataset)) != 1:
         raise DataError(
-            f"The partition {partition} divides the nodes of one graph; this data has no such graph: "
+            f"federation.partition: {partition} divides the nodes of one graph; this data has no such graph: "
             "use iid, dirichlet, shards, quantity or per_dataset."
         )
     source, target = items.edge_index[:, items.edge_index[0] != items.edge_index[1]]

@@ -62,9 +62,10 @@ class Dirichlet:
         if self.top_up:
             return _deal_by_class(items.labels, _topped_up(counts, self.min_samples), rng)
         raise DataError(
-            f"The partition dirichlet with alpha = {self.alpha} found no division of {len(items)} items "
-            f"among {clients} clients with at least {self.min_samples} each in {draws} draws (best: {best}): "
-            "lower federation.partition.min_samples, set top_up = true, raise alpha, or take fewer clients."
+            f"federation.partition: dirichlet with alpha = {self.alpha} found no division of {len(items)} "
+            f"items among {clients} clients with at least {self.min_samples} each in {draws} draws "
+            f"(best: {best}): lower federation.partition.min_samples, set top_up = true, raise alpha, or "
+            "take fewer clients."
         )
 
     def _counts(self, labels: Integers, clients: int, rng: np.random.Generator) -> Integers:
@@ -133,11 +134,11 @@ class Natural:
     def divide(self, items: Items, clients: int, rng: np.random.Generator) -> list[Integers]:
         """See `fedsim.data.pool.Partition`."""
         if items.ids is None:
-            raise DataError("The partition natural needs ids: name their column in data.id_column.")
+            raise DataError("federation.partition: natural needs ids: name their column in data.id_column.")
         groups = [np.flatnonzero(items.ids == number) for number in np.unique(items.ids)]
         if len(groups) < clients:
             raise DataError(
-                f"The partition natural found {len(groups)} ids for {clients} clients: "
+                f"federation.partition: natural found {len(groups)} ids for {clients} clients: "
                 f"set federation.clients to {len(groups)} or less."
             )
         return groups if len(groups) == clients else packed(groups, clients)
@@ -152,8 +153,8 @@ class PerDataset:
         sets = np.unique(items.dataset)
         if clients % len(sets):
             raise DataError(
-                f"The partition per_dataset gives {len(sets)} data sets to equally many clients each: "
-                f"federation.clients must be a multiple of {len(sets)}, found {clients}."
+                f"federation.partition: per_dataset gives {len(sets)} data sets to equally many clients "
+                f"each: federation.clients must be a multiple of {len(sets)}, found {clients}."
             )
         each, parts = clients // len(sets), []
         for number in sets:
@@ -196,8 +197,8 @@ def enough(partition: str, items: int, clients: int, each: int) -> None:
     """
     if items < clients * each:
         raise DataError(
-            f"The partition {partition} cannot give {each} or more of {items} items to each of {clients} "
-            "clients: take fewer clients, ask for less per client, or take a larger data set."
+            f"federation.partition: {partition} cannot give {each} or more of {items} items to each of "
+            f"{clients} clients: take fewer clients, ask for less per client, or take a larger data set."
         )
 
 

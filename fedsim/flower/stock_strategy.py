@@ -188,8 +188,9 @@ def _check_value(annotation: Any, value: Any, path: str) -> None:
         raise ConfigError(f"{path}: wanted a finite number, found {value}.")
     if annotation is inspect.Parameter.empty:
         return
+    settings = ConfigDict(strict=True, arbitrary_types_allowed=True)
     try:
-        TypeAdapter(annotation, config=ConfigDict(strict=True, arbitrary_types_allowed=True)).validate_python(value)
+        TypeAdapter(annotation, config=settings).validate_python(value)
     except ValidationError as error:
         raise ConfigError(f"{path}: {error.errors()[0]['msg']}, found {shown(value)}.") from error
 
