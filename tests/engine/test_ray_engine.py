@@ -186,11 +186,14 @@ def test_a_signal_while_ray_starts_interrupts_and_leaves_the_caller_s_handler():
     def own(number, frame):
         raise AssertionError("called too early")
 
+    def start_and_be_told_to_end():
+        signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(number))  # as Ray does
+        signal.raise_signal(signal.SIGTERM)
+
     before = signal.signal(signal.SIGTERM, own)
     try:
         with pytest.raises(KeyboardInterrupt), ray_backend._own_ending():
-            signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(number))  # as Ray does
-            signal.raise_signal(signal.SIGTERM)
+            start_and_be_told_to_end()
         assert signal.getsignal(signal.SIGTERM) is own
     finally:
         signal.signal(signal.SIGTERM, before)
