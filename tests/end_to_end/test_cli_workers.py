@@ -38,6 +38,7 @@ def test_stacked_clients_give_the_same_hash_on_one_and_two_workers(spawn, fedsim
     assert one.result["detours"] == []
 
 
+@pytest.mark.slow
 def test_a_client_method_beside_the_experiment_works_in_every_worker(spawn, sets):
     counting = "client.kind=methods_of_a_test:Counting"
     shas = [

@@ -59,7 +59,7 @@ def test_a_client_that_ends_its_process_is_named_and_the_others_finish(spawn, se
     assert {event["what"] for event in failed.result["events"]} == {"died"}
 
 
-@pytest.mark.parametrize("tier", ["T1", "T0"])
+@pytest.mark.parametrize("tier", ["T1", pytest.param("T0", marks=pytest.mark.slow)])
 def test_a_death_that_a_retry_cured_is_told_and_changes_nothing(spawn, fedsim, sets, tmp_path, tier):
     dying = sets(
         "client.kind=methods_of_a_test:Counting",

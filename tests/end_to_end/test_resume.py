@@ -84,6 +84,7 @@ def test_a_checkpoint_every_few_rounds_repeats_the_rounds_after_it(fedsim, spawn
     assert resumed.sha == fedsim("run", "quick.toml", *killing, out="whole").sha
 
 
+@pytest.mark.slow
 def test_workers_may_change_between_stop_and_resume(fedsim, spawn, sets, tmp_path):
     killing = sets(*TWENTY, "client.kill_in_round=7", f"client.flag={tmp_path / 'flag'}")
     assert spawn("run", "quick.toml", *killing).code == -9

@@ -137,6 +137,7 @@ def test_the_culprit_of_a_chunk_is_named_and_the_others_finish(engine):
     assert all(results[item] == expected[item] for item in results if item != 2)
 
 
+@pytest.mark.slow
 def test_a_client_that_hangs_meets_the_deadline(engine):
     results = engine.run(1.0, [Task((0,), ("hang",)), Task((1,), (None,))], round=1)
     assert (results[0].kind, results[0].message) == ("deadline", "Not complete after 5 s.")
@@ -177,6 +178,7 @@ def test_an_address_where_nobody_answers_is_an_error(cluster):
     assert "WorkerError: Cannot join Ray at 'no-such-scheme://nowhere'" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_local_start_is_quiet_and_ends_with_the_engine():
     done = run_script(workers=2, address=None, third="exit")
     assert (done.stdout, done.stderr, done.returncode) == ("[10, 20]\nFalse\n", "", 0)

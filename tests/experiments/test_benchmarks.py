@@ -114,6 +114,7 @@ def test_one_of_ours_that_is_missing_is_a_failure(tmp_path):
     assert {row["missing"] for row in json.loads(out.read_text())["rows"]} == {"no answer in 0.01 s"}
 
 
+@pytest.mark.slow
 def test_a_profile_tells_stages_and_the_physical_limit(tmp_path):
     page = tmp_path / "RESULTS.md"
     words = ("W1", "--profile", "--peers", "loop", "--places", "in-process:1", "--markdown", str(page))

@@ -121,6 +121,7 @@ def test_clients_and_configuration_are_what_was_asked(tmp_path):
     assert set(result.metrics["train (clients)"]) == {1}
 
 
+@pytest.mark.slow
 def test_ray_gives_the_same_bits(tmp_path):
     one = play("push_pull", tmp_path)
     expected = final(tmp_path)["vector"].tobytes()

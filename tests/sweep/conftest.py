@@ -76,6 +76,7 @@ def folder(tmp_path, monkeypatch):
     (tmp_path / "plugins_of_a_sweep.py").write_text(PLUGINS, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.delitem(sys.modules, "plugins_of_a_sweep", raising=False)  # of the test before
     monkeypatch.setenv("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
     return tmp_path
 
@@ -136,3 +137,4 @@ def row():
 def sources_as_they_are(monkeypatch):
     """A file that is edited while the tests run makes this process no stranger to the ones it starts."""
     monkeypatch.setattr("fedsim.run.code._AT_START", code.own_digest())
+    code._module_digest.cache_clear()  # plugins of the test before had the same name

@@ -240,8 +240,13 @@ def test_a_change_of_ours_makes_all_runs_stale(write, play, folder, monkeypatch)
 
 def test_what_nothing_settles_is_exit_code_1(write, play, capsys):
     """As where a metric is known by name, but no run has measured it."""
-    table = TWO + '[sweep.report]\ntune = "client.optimizer.learning_rate"\nby = "train_own.best"\n'
+    table = (
+        TWO + '[sweep.report]\ntune = "client.optimizer.learning_rate"\nby = "client_diagnostic_own.best"\n'
+    )
     table = table.replace("[sweep]", '[sweep]\nstrategy = ["fedavg"]')
     assert play(write(table), "seeds=[0]") == 1
     err = capsys.readouterr().err
-    assert "fedsim: sweep.report.by: 'train_own.best' was not measured at strategy=fedavg, so that" in err
+    assert (
+        "fedsim: sweep.report.by: 'client_diagnostic_own.best' was not measured at strategy=fedavg, so that"
+        in err
+    )
