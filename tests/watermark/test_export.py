@@ -60,7 +60,6 @@ def fedsim(*words):
     return CliRunner().invoke(app, [*map(str, words)])
 
 
-@pytest.mark.slow
 def test_an_owner_verifies_the_model_of_its_federation(folder):
     file, keys = folder / "experiment.toml", folder / "keys"
     ran = fedsim("run", file, "--quiet", "--out", folder / "run")
