@@ -10,6 +10,7 @@ from fedsim import rng
 from fedsim.config import load
 from fedsim.contracts import ClientInfo
 from fedsim.errors import ConfigError
+from fedsim.plugins import search_in
 from fedsim.run.assembly import assemble
 from fedsim.run.atomic_files import save_json
 from fedsim.watermark.checks import check_count, check_file, check_seed
@@ -73,6 +74,7 @@ def export(file: Path, overrides: Sequence[str], out: Path, seed: int | None = N
     Raises:
         ConfigError: the experiment's clients own no keys, or the folder holds keys already.
     """
+    search_in(file.parent, Path.cwd())
     experiment = load(file, overrides)
     parts = assemble(experiment, experiment.seeds[0] if seed is None else seed)
     method: Any = parts.plugins.method

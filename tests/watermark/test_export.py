@@ -1,6 +1,8 @@
 """An owner in a federation verifies the run's model by itself, with files and the command alone."""
 
 import json
+import os
+import sys
 
 import pytest
 from typer.testing import CliRunner
@@ -48,7 +50,10 @@ optimizer = {{ kind = "adam", learning_rate = 0.01 }}
 
 
 @pytest.fixture
-def folder(world, tmp_path):
+def folder(world, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setenv("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
+    monkeypatch.delitem(sys.modules, "made_nodes", raising=False)  # of the test before
     write_graph(tmp_path / "data.safetensors", world.graph)
     (tmp_path / "made_nodes.py").write_text(SOURCE)
     (tmp_path / "secret.txt").write_text("0d" * 32)
@@ -60,6 +65,7 @@ def fedsim(*words):
     return CliRunner().invoke(app, [*map(str, words)])
 
 
+@pytest.mark.slow
 def test_an_owner_verifies_the_model_of_its_federation(folder):
     file, keys = folder / "experiment.toml", folder / "keys"
     ran = fedsim("run", file, "--quiet", "--out", folder / "run")
