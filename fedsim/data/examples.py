@@ -5,7 +5,7 @@ can keep the pool in shared memory; `batch` always makes tensors of its own, whi
 v counts nodes, e directed edges, g graphs, f features, c channels.
 """
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -124,6 +124,12 @@ class Nodes:
         mask[counted] = True
         x = self.x.to(self.dtype, copy=True)
         return Batch(x, self.y.clone(), mask=mask, edge_index=self.edge_index.clone())
+
+    @property
+    def graph(self) -> Hashable:
+        """Equal for nodes of one graph in memory: a model is shown the same for them."""
+        parts = self.x, self.edge_index
+        return self.dtype, *((part.data_ptr(), part.shape) for part in parts)
 
     def labels(self) -> Tensor:
         """[n] int64, of the nodes that count."""

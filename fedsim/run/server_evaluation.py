@@ -50,7 +50,7 @@ class ServerEvaluation:
     ) -> dict[str, float | None]:
         """`test_accuracy`, `test_loss` of the shared tensors; `attack_success` where there is poison."""
         moved = {name: tensor.to(self.device) for name, tensor in tensors.items()}
-        sums = evaluate(self.model, moved, self.examples, "test")
+        sums = evaluate(self.model, moved, {"test": self.examples})
         if poison is not None:
             sums["attack_success"] = attack_success(self.model, moved, self.examples, poison)
         return {name: value.mean for name, value in sums.items()}

@@ -102,4 +102,6 @@ class TrustedData:
     def accuracy(self, model: Vector) -> float:
         """Of a model [d] on the trusted examples."""
         tensors = self.side.tensors(model, self.integers)
-        return evaluate(self.side.template, tensors, self.examples, "trusted")["trusted_accuracy"].mean or 0.0
+        return (
+            evaluate(self.side.template, tensors, {"trusted": self.examples})["trusted_accuracy"].mean or 0.0
+        )

@@ -1,10 +1,10 @@
-"""Loss and accuracy of a model on one split."""
+"""Loss and accuracy of a model on splits of data."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from fedsim.contracts import Batch, Examples, Tensors
 from fedsim.errors import RoundError, attributed
@@ -18,34 +18,38 @@ EVALUATION_BATCH = 1024  # rows or graphs at once
 def evaluate(
     model: nn.Module,
     tensors: Tensors,
-    examples: Examples,
-    prefix: str,
+    splits: Mapping[str, Examples],
     *,
     batch_size: int = EVALUATION_BATCH,
 ) -> dict[str, Sum]:
-    """`{prefix}_accuracy` and `{prefix}_loss` (cross-entropy) in evaluation mode, without noise.
+    """`{name}_accuracy` and `{name}_loss` (cross-entropy) of each split, in evaluation mode, without noise.
 
     Args:
         model: a template, left as it was.
         tensors: the model's tensors; one that is missing has the template's value.
-        examples: on the device of the tensors; nodes are shown all at once.
-        prefix: of the names, such as `test`.
+        splits: examples by name, such as `test`, on the device of the tensors. Nodes are shown all at once,
+            and the model answers once for all splits of the same graph.
         batch_size: rows or graphs at once; changes results by rounding only.
     """
     call = _call(model, tensors)
-    count, correct, loss = 0, 0, 0.0
+    found: dict[str, Sum] = {}
+    answers: dict[Hashable, Tensor] = {}
     with torch.no_grad(), evaluation_mode(model):
-        for batch in _batches(examples, batch_size):
-            logits, _ = call(tensors, batch)
-            labels = counted_labels(batch)
-            counted = labels >= 0
-            count += int(counted.sum())
-            correct += int(((logits.argmax(dim=-1) == labels) & counted).sum())
-            loss += float(cross_entropy(logits, batch, "sum"))
-    return {
-        f"{prefix}_accuracy": Sum(float(correct), float(count)),
-        f"{prefix}_loss": Sum(loss, float(count)),
-    }
+        for name, examples in splits.items():
+            graph: Hashable = getattr(examples, "graph", None)
+            count, correct, loss = 0, 0, 0.0
+            for batch in _batches(examples, batch_size):
+                logits = answers[graph] if graph in answers else call(tensors, batch)[0]
+                if graph is not None:
+                    answers[graph] = logits
+                labels = counted_labels(batch)
+                counted = labels >= 0
+                count += int(counted.sum())
+                correct += int(((logits.argmax(dim=-1) == labels) & counted).sum())
+                loss += float(cross_entropy(logits, batch, "sum"))
+            found[f"{name}_accuracy"] = Sum(float(correct), float(count))
+            found[f"{name}_loss"] = Sum(loss, float(count))
+    return found
 
 
 def attack_success(

@@ -10,10 +10,18 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from fedsim.contracts import Batch, ClientInfo, ClientMethod, Context, LocalEvaluation, LocalUpdate, Tensors
+from fedsim.contracts import (
+    Batch,
+    ClientInfo,
+    ClientMethod,
+    Context,
+    Examples,
+    LocalEvaluation,
+    LocalUpdate,
+    Tensors,
+)
 from fedsim.errors import RoundError
 from fedsim.federation import EvaluateOrder, Order, TrainOrder
-from fedsim.metrics import Sum
 from fedsim.training.evaluate import attack_success, evaluate
 from fedsim.training.functional import parameter_names, shared_layout, tensors_on
 from fedsim.training.local_run import LocalRun
@@ -91,9 +99,8 @@ def evaluate_client(
         for number, phase in enumerate(run.program.tune):
             run.run(phase, f"tune/{number}")
     used = run.program.used(run.tensors)
-    metrics: dict[str, Sum] = {}
-    for split in order.splits:
-        metrics |= evaluate(run.program.model, used, getattr(client.data, split), split)
+    splits: dict[str, Examples] = {split: getattr(client.data, split) for split in order.splits}
+    metrics = evaluate(run.program.model, used, splits)
     if poison is not None:
         metrics["attack_success"] = attack_success(run.program.model, used, client.data.test, poison)
     metrics |= diagnostics(method, client, run.program.model, run.tensors)

@@ -40,7 +40,7 @@ def test_accuracy_and_predictions_are_the_model_s(parts):
     model, integers = started(parts)
     server = ServerSide(parts).of(1, model, integers)
     tensors = parts.layout.unflatten(model, integers)
-    known = evaluate(parts.program.model, tensors, parts.data.trusted, "t")["t_accuracy"].mean
+    known = evaluate(parts.program.model, tensors, {"t": parts.data.trusted})["t_accuracy"].mean
     assert server.trusted.accuracy(model) == known
     inputs = torch.rand(5, *server.spec.shape, generator=torch.Generator().manual_seed(0))
     expected = FunctionalModel(parts.program.model)(
